@@ -1,0 +1,176 @@
+# cairn: one flat Makefile; everything made lands in build/. `make help` lists the goals.
+# Local settings (CC, CUDA=0, SAN=1, ...) may live in an ignored config.mk.
+-include config.mk
+
+CC      ?= cc
+NVCC    ?= nvcc
+B       := build
+OPT     ?= -O2 -g
+STD     := -std=c11 -D_GNU_SOURCE
+WARN    := -Wall -Wextra -Wvla -Wshadow -Wstrict-prototypes -Wmissing-prototypes
+# Numbers: no fast-math, no contraction that the source does not spell out.
+NUM     := -ffp-contract=off -fno-math-errno -fno-trapping-math
+ifeq ($(SAN),1)
+OPT     := -O1 -g -fsanitize=address,undefined -fno-omit-frame-pointer
+B       := build-san
+endif
+
+# --- what this machine has -------------------------------------------------------------------------------------
+have     = $(shell pkg-config --exists $(1) 2>/dev/null && echo yes || echo no)
+HDF5_PC  := $(shell for p in hdf5-serial hdf5; do pkg-config --exists $$p 2>/dev/null && { echo $$p; break; }; done)
+MPI_PC   := $(shell for p in ompi ompi-c mpich; do pkg-config --exists $$p 2>/dev/null && { echo $$p; break; }; done)
+CUDA     ?= $(shell command -v $(NVCC) >/dev/null 2>&1 && echo 1 || echo 0)
+NEEDED   := jansson libxxhash yaml-0.1 libpcre2-8 libutf8proc gmp
+MISSING  := $(foreach p,$(NEEDED),$(if $(filter no,$(call have,$(p))),$(p))) $(if $(HDF5_PC),,hdf5)
+VERSION  := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+ARCH     := $(shell uname -m)
+
+CPPFLAGS += -I. -Iruntime -MMD -MP
+CFLAGS   += $(STD) $(OPT) $(WARN) $(NUM) -fPIC -pthread
+LDFLAGS  += -pthread
+pc_cflags = $(shell pkg-config --cflags $(1) 2>/dev/null)
+pc_libs   = $(shell pkg-config --libs $(1) 2>/dev/null)
+
+# --- rooms: one static library each; a library may use those after it in LINK_<room> ----------------------------------
+ROOMS := base kernels ckpt world recipe model text grade common rollout score train sync slurm tools
+DIR_base := runtime/base
+DIR_kernels := kernels
+DIR_ckpt := ckpt
+DIR_world := runtime/world
+DIR_recipe := runtime/recipe
+DIR_model := runtime/model
+DIR_text := runtime/text
+DIR_grade := runtime/grade
+DIR_common := stages/common
+DIR_rollout := stages/rollout
+DIR_score := stages/score
+DIR_train := stages/train
+DIR_sync := stages/sync
+DIR_slurm := slurm
+DIR_tools := tools
+
+CF_ckpt   := $(call pc_cflags,$(HDF5_PC))
+CF_recipe := $(call pc_cflags,yaml-0.1)
+CF_text   := $(call pc_cflags,libpcre2-8 libutf8proc)
+CF_grade  := $(call pc_cflags,gmp)
+
+SYS_base   := $(call pc_libs,jansson libxxhash) -lm -ldl
+SYS_ckpt   := $(call pc_libs,$(HDF5_PC))
+SYS_recipe := $(call pc_libs,yaml-0.1)
+SYS_text   := $(call pc_libs,libpcre2-8 libutf8proc)
+SYS_grade  := $(call pc_libs,gmp)
+
+LINK_base    := base
+LINK_kernels := kernels base
+LINK_ckpt    := ckpt base
+LINK_world   := world base
+LINK_recipe  := recipe base
+LINK_model   := model kernels ckpt world recipe base
+LINK_text    := text base
+LINK_grade   := grade base
+LINK_all     := tools slurm sync train score rollout common model grade text kernels ckpt world recipe base
+
+# A file with a main() is named main.c (one per stage and for `cairn`); it stays out of its room's library.
+$(foreach r,$(ROOMS),$(eval SRC_$(r) := $(filter-out %/main.c,$(wildcard $(DIR_$(r))/*.c))))
+# MPI is a shared object of its own, opened only under mpirun or srun.
+SRC_world := $(filter-out runtime/world/mpi.c,$(SRC_world))
+$(foreach r,$(ROOMS),$(eval OBJ_$(r) := $(SRC_$(r):%.c=$(B)/obj/%.o)))
+$(foreach r,$(ROOMS),$(eval $(OBJ_$(r)): EXTRA := $(CF_$(r))))
+lib  = $(foreach r,$(1),$(if $(SRC_$(r)),$(B)/lib/libcairn_$(r).a))
+sys  = $(foreach r,$(1),$(SYS_$(r)))
+
+PROGRAMS := $(foreach s,rollout score train sync,$(if $(wildcard stages/$(s)/main.c),$(B)/bin/cairn-$(s))) \
+            $(if $(wildcard tools/main.c),$(B)/bin/cairn)
+
+# --- back-ends: shared objects in build/lib, opened at run time --------------------------------------------------------
+CPU_SRC := $(wildcard kernels/cpu/*.c)
+ifeq ($(ARCH),x86_64)
+CPU_ISAS := x86-64-v2 x86-64-v3 x86-64-v4
+else
+CPU_ISAS := native
+endif
+CPU_SO  := $(foreach i,$(CPU_ISAS),$(B)/lib/cairn-cpu-$(i).so)
+BACKENDS := $(if $(CPU_SRC),$(CPU_SO))
+ifneq ($(MPI_PC),)
+BACKENDS += $(if $(wildcard runtime/world/mpi.c),$(B)/lib/cairn-mpi.so)
+endif
+
+# --- tests -----------------------------------------------------------------------------------------------------------
+TEST_SRC := $(wildcard tests/runtime/*/*_test.c tests/kernels/*_test.c tests/ckpt/*_test.c tests/conformance/*_test.c \
+                       tests/stages/*_test.c tests/tools/*_test.c)
+TESTS    := $(foreach t,$(TEST_SRC),$(B)/tests/$(basename $(notdir $(t))))
+test_room = $(if $(filter tests/runtime/%,$(1)),$(word 3,$(subst /, ,$(1))),$(if $(filter tests/kernels/% tests/conformance/%,$(1)),kernels,$(if $(filter tests/ckpt/%,$(1)),ckpt,all)))
+
+.DEFAULT_GOAL := all
+.PHONY: all check-needed demo test bench bench-demo lint format info clean help bootstrap
+
+all: check-needed $(PROGRAMS) $(BACKENDS)
+
+check-needed:
+ifneq ($(strip $(MISSING)),)
+	@echo "cairn: missing libraries: $(strip $(MISSING)); run tools/bootstrap" >&2; exit 1
+endif
+
+$(B)/obj/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(EXTRA) -c $< -o $@
+
+$(B)/obj/runtime/base/build.o: CPPFLAGS += -DCAIRN_VERSION='"$(VERSION)"'
+
+define room_rule
+$(B)/lib/libcairn_$(1).a: $$(OBJ_$(1))
+	@mkdir -p $$(@D)
+	@rm -f $$@
+	ar rcs $$@ $$^
+endef
+$(foreach r,$(ROOMS),$(if $(SRC_$(r)),$(eval $(call room_rule,$(r)))))
+
+define cpu_rule
+$(B)/obj/cpu-$(1)/%.o: kernels/cpu/%.c
+	@mkdir -p $$(@D)
+	$$(CC) $$(CPPFLAGS) $$(CFLAGS) -O3 -march=$(1) -fopenmp -DCAIRN_ISA='"$(1)"' -c $$< -o $$@
+$(B)/lib/cairn-cpu-$(1).so: $$(CPU_SRC:kernels/cpu/%.c=$(B)/obj/cpu-$(1)/%.o) $(B)/lib/libcairn_base.a
+	@mkdir -p $$(@D)
+	$$(CC) -shared -fopenmp $$(LDFLAGS) $$^ -Wl,--exclude-libs,ALL -o $$@ $(SYS_base)
+endef
+$(foreach i,$(CPU_ISAS),$(eval $(call cpu_rule,$(i))))
+
+$(B)/lib/cairn-mpi.so: runtime/world/mpi.c $(B)/lib/libcairn_base.a
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(call pc_cflags,$(MPI_PC)) -shared -MF $(B)/obj/mpi.d $^ -Wl,--exclude-libs,ALL -o $@ $(call pc_libs,$(MPI_PC)) $(SYS_base)
+
+$(B)/bin/cairn: $(B)/obj/tools/main.o $(call lib,$(LINK_all))
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $^ $(call lib,$(LINK_all)) -o $@ $(call sys,$(LINK_all))
+
+$(B)/bin/cairn-%: $(B)/obj/stages/%/main.o $(call lib,$(LINK_all))
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $^ $(call lib,$(LINK_all)) -o $@ $(call sys,$(LINK_all))
+
+define test_rule
+$(B)/tests/$(basename $(notdir $(1))): $(1:%.c=$(B)/obj/%.o) $(call lib,$(LINK_$(2)))
+	@mkdir -p $$(@D)
+	$$(CC) $$(LDFLAGS) $$< $(call lib,$(LINK_$(2))) -o $$@ $(call sys,$(LINK_$(2))) -lcmocka
+endef
+$(foreach t,$(TEST_SRC),$(eval $(call test_rule,$(t),$(call test_room,$(t)))))
+
+$(B)/tests/fixture_check: $(B)/obj/tests/fixture_check.o $(call lib,$(LINK_all)) $(BACKENDS)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $< $(call lib,$(LINK_all)) -o $@ $(call sys,$(LINK_all))
+
+.SECONDARY:
+.SECONDEXPANSION:
+
+bootstrap:
+	tools/bootstrap
+
+info:
+	@echo "cairn $(VERSION) | $(ARCH) | CPU back-ends: $(CPU_ISAS) | CUDA $(if $(filter 1,$(CUDA)),yes,no) | MPI $(if $(MPI_PC),$(MPI_PC),no) | HDF5 $(if $(HDF5_PC),$(HDF5_PC) $(shell pkg-config --modversion $(HDF5_PC) 2>/dev/null),no)"
+
+format:
+	clang-format -i $$(git ls-files '*.c' '*.h')
+
+clean:
+	rm -rf build build-san
+
+-include $(shell find $(B)/obj -name '*.d' 2>/dev/null)

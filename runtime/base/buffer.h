@@ -1,0 +1,132 @@
+/* buffer.h - memory that names its device, and work that names its stream.
+ *
+ * The one rule of the house: model, loss and optimiser code never dereferences tensor memory. It passes
+ * struct cairn_tensor (a view of a buffer) to ops (kernels/kernels.h), to transports (runtime/world) and to
+ * shard I/O (ckpt). Those, and only those, turn a buffer into a pointer, between cairn_buffer_open and
+ * cairn_buffer_close:
+ *
+ *     p = cairn_buffer_open(buf, CAIRN_READ);   ... use p ...   cairn_buffer_close(buf);
+ *
+ * On the CPU device that is the host pointer; on an accelerator the device pointer, to be used by work
+ * enqueued on a stream. On the guard device (tests) the memory is PROT_NONE outside of such brackets, so a
+ * stray access dies at once. Brackets nest and are counted. Not thread-safe: brackets belong to the host
+ * thread that drives the stream; an op may use its own threads inside of them.
+ *
+ * A device is a table of functions filled in by a back-end; this file knows no back-end.
+ */
+#ifndef CAIRN_BASE_BUFFER_H
+#define CAIRN_BASE_BUFFER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+enum cairn_dtype { CAIRN_F32 = 0, CAIRN_BF16, CAIRN_F16, CAIRN_F64, CAIRN_I32, CAIRN_I64, CAIRN_U8, CAIRN_F8E4M3, CAIRN_DTYPES };
+
+size_t cairn_dtype_size(enum cairn_dtype t);      /* bytes of one element */
+const char *cairn_dtype_name(enum cairn_dtype t); /* "f32", "bf16", "f16", "f64", "i32", "i64", "u8", "f8e4m3" */
+/* Inverse of cairn_dtype_name; -1 if unknown. */
+int cairn_dtype_parse(const char *name);
+
+enum cairn_access { CAIRN_READ = 1, CAIRN_WRITE = 2 }; /* CAIRN_READ|CAIRN_WRITE for both */
+
+struct cairn_device;
+
+/* What a back-end supplies. `impl` is the back-end's own word for one allocation, stream or event. */
+struct cairn_device_ops {
+    enum cairn_status (*alloc)(struct cairn_device *dev, size_t bytes, void **impl, struct cairn_error *err);
+    void (*release)(struct cairn_device *dev, void *impl, size_t bytes);
+    void *(*open)(struct cairn_device *dev, void *impl, size_t bytes, int access); /* never NULL for bytes > 0 */
+    void (*close)(struct cairn_device *dev, void *impl, size_t bytes);
+    enum cairn_status (*stream_create)(struct cairn_device *dev, void **impl, struct cairn_error *err);
+    void (*stream_destroy)(struct cairn_device *dev, void *impl);
+    enum cairn_status (*stream_wait)(struct cairn_device *dev, void *impl, struct cairn_error *err); /* host waits */
+    enum cairn_status (*event_create)(struct cairn_device *dev, void **impl, struct cairn_error *err);
+    void (*event_destroy)(struct cairn_device *dev, void *impl);
+    enum cairn_status (*event_record)(struct cairn_device *dev, void *event, void *stream, struct cairn_error *err);
+    enum cairn_status (*event_wait)(struct cairn_device *dev, void *event, void *stream, struct cairn_error *err);
+    /* Pointers as open() gives them; ordered on the stream. The host side of a copy may be reused when the
+     * call returns. */
+    enum cairn_status (*copy_in)(struct cairn_device *dev, void *stream, void *d_dst, const void *h_src, size_t bytes,
+                                 struct cairn_error *err);
+    enum cairn_status (*copy_out)(struct cairn_device *dev, void *stream, void *h_dst, const void *d_src, size_t bytes,
+                                  struct cairn_error *err);
+    enum cairn_status (*copy)(struct cairn_device *dev, void *stream, void *d_dst, const void *d_src, size_t bytes,
+                              struct cairn_error *err);
+    enum cairn_status (*fill)(struct cairn_device *dev, void *stream, void *d_dst, int byte, size_t bytes,
+                              struct cairn_error *err);
+};
+
+struct cairn_device {
+    const char *name; /* "cpu", "guard", "cuda:0" */
+    const struct cairn_device_ops *ops;
+    void *state; /* the back-end's */
+};
+
+struct cairn_stream {
+    struct cairn_device *dev; /* borrowed */
+    void *impl;
+};
+
+struct cairn_event {
+    struct cairn_device *dev;
+    void *impl;
+};
+
+struct cairn_buffer {
+    struct cairn_device *dev; /* borrowed */
+    void *impl;
+    size_t bytes;
+    int opened; /* nesting of open brackets */
+};
+
+/* A view: dense in the last dimension, `stride` elements from one index of dimension i to the next.
+ * Plain data; copying it copies the view. */
+#define CAIRN_MAX_DIMS 4
+struct cairn_tensor {
+    struct cairn_buffer *buf; /* borrowed; NULL: absent tensor */
+    size_t offset;            /* bytes from the start of buf to element (0, 0, ...) */
+    enum cairn_dtype dtype;
+    int ndim;
+    int64_t dim[CAIRN_MAX_DIMS];
+    int64_t stride[CAIRN_MAX_DIMS]; /* in elements; the last one is 1 */
+};
+
+enum cairn_status cairn_buffer_create(struct cairn_device *dev, size_t bytes, struct cairn_buffer **out, struct cairn_error *err);
+void cairn_buffer_destroy(struct cairn_buffer *buf);
+void *cairn_buffer_open(struct cairn_buffer *buf, int access); /* for ops, transports and shard I/O only */
+void cairn_buffer_close(struct cairn_buffer *buf);
+
+enum cairn_status cairn_stream_create(struct cairn_device *dev, struct cairn_stream *out, struct cairn_error *err);
+void cairn_stream_destroy(struct cairn_stream *s);
+enum cairn_status cairn_stream_wait(struct cairn_stream *s, struct cairn_error *err);
+enum cairn_status cairn_event_create(struct cairn_device *dev, struct cairn_event *out, struct cairn_error *err);
+void cairn_event_destroy(struct cairn_event *e);
+enum cairn_status cairn_event_record(struct cairn_event *e, struct cairn_stream *s, struct cairn_error *err);
+enum cairn_status cairn_event_wait(struct cairn_event *e, struct cairn_stream *s, struct cairn_error *err);
+
+/* Dense view of ndim dimensions at byte offset `offset` of buf. CAIRN_EBUG if it does not fit. */
+enum cairn_status cairn_tensor_view(struct cairn_tensor *out, struct cairn_buffer *buf, size_t offset, enum cairn_dtype dtype,
+                                    int ndim, const int64_t *dim, struct cairn_error *err);
+int64_t cairn_tensor_count(const struct cairn_tensor *t); /* elements; 0 for an absent tensor */
+size_t cairn_tensor_bytes(const struct cairn_tensor *t);  /* of a dense tensor */
+int cairn_tensor_dense(const struct cairn_tensor *t);     /* 1: no gaps between rows */
+/* Rows begin..begin+n of dimension 0 (or of any dimension `axis`). */
+struct cairn_tensor cairn_tensor_slice(const struct cairn_tensor *t, int axis, int64_t begin, int64_t n);
+/* Index i of dimension 0, which goes away. */
+struct cairn_tensor cairn_tensor_at(const struct cairn_tensor *t, int64_t i);
+/* Another shape for the same elements of a dense tensor (asserted). */
+struct cairn_tensor cairn_tensor_reshape(const struct cairn_tensor *t, int ndim, const int64_t *dim);
+
+/* Host <-> device, dense tensors only; n bytes must equal the tensor's. cairn_tensor_get waits for the stream. */
+enum cairn_status cairn_tensor_set(struct cairn_stream *s, const struct cairn_tensor *t, const void *h_src, size_t bytes,
+                                   struct cairn_error *err);
+enum cairn_status cairn_tensor_get(struct cairn_stream *s, const struct cairn_tensor *t, void *h_dst, size_t bytes,
+                                   struct cairn_error *err);
+enum cairn_status cairn_tensor_zero(struct cairn_stream *s, const struct cairn_tensor *t, struct cairn_error *err);
+/* Same device, same count and dtype, both dense. */
+enum cairn_status cairn_tensor_copy(struct cairn_stream *s, const struct cairn_tensor *dst, const struct cairn_tensor *src,
+                                    struct cairn_error *err);
+
+#endif

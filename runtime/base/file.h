@@ -1,0 +1,41 @@
+/* file.h - system calls with one sentence on failure: whole files, exact reads and writes, durable directories.
+ *
+ * All functions name the path in their sentence and map ENOSPC/EDQUOT to CAIRN_ENOSPACE, other failures to
+ * CAIRN_EIO, a missing file to CAIRN_EDATA where it is input. EINTR and short transfers are handled here. A failed
+ * fsync or close is a failed write and is never retried.
+ */
+#ifndef CAIRN_BASE_FILE_H
+#define CAIRN_BASE_FILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/status.h"
+
+/* Reads a regular file or pipe of at most max bytes; *out is malloc'ed and NUL-terminated beyond n. */
+enum cairn_status cairn_file_read(const char *path, size_t max, char **out, size_t *n, struct cairn_error *err);
+/* Creates (O_EXCL) path with the n bytes, fsync, close. Removes it again on failure. */
+enum cairn_status cairn_file_create(const char *path, const void *p, size_t n, struct cairn_error *err);
+/* Replaces path atomically: temporary beside it, fsync, rename, fsync of the directory. */
+enum cairn_status cairn_file_replace(const char *path, const void *p, size_t n, struct cairn_error *err);
+enum cairn_status cairn_fd_write_all(int fd, const void *p, size_t n, const char *path, struct cairn_error *err);
+enum cairn_status cairn_fd_pwrite_all(int fd, const void *p, size_t n, int64_t offset, const char *path, struct cairn_error *err);
+/* CAIRN_EDATA when the file ends before n bytes. */
+enum cairn_status cairn_fd_pread_all(int fd, void *p, size_t n, int64_t offset, const char *path, struct cairn_error *err);
+enum cairn_status cairn_fd_sync_close(int *fd, const char *path, struct cairn_error *err); /* sets *fd = -1 in any case */
+enum cairn_status cairn_dir_sync(const char *path, struct cairn_error *err);
+enum cairn_status cairn_dir_make(const char *path, struct cairn_error *err);  /* mkdir -p, durable; existing is fine */
+/* Removes a tree below path (no symlink is followed); missing is fine. */
+enum cairn_status cairn_tree_remove(const char *path, struct cairn_error *err);
+int cairn_path_exists(const char *path); /* follows links */
+int cairn_path_is_dir(const char *path);
+int64_t cairn_file_size(const char *path); /* -1 if it is no regular file */
+/* malloc'ed "a/b"; b alone if it is absolute. NULL without memory. */
+char *cairn_path_join(const char *a, const char *b);
+char *cairn_path_dirname(const char *path); /* malloc'ed */
+const char *cairn_path_basename(const char *path);
+/* A name that may come from a file: [A-Za-z0-9._-]{1,128}, not "." or "..". */
+int cairn_name_ok(const char *name);
+
+#endif
