@@ -1,0 +1,32 @@
+/* backend.h - opens a back-end's shared object and gives one handle to compute with.
+ *
+ * `auto` takes the best device there is (cuda where a usable GPU is found and the object was built, else cpu); the cpu
+ * object is chosen by instruction set. "guard" is the cpu back-end with guarded buffers.
+ */
+#ifndef CAIRN_KERNELS_BACKEND_H
+#define CAIRN_KERNELS_BACKEND_H
+
+#include "kernels/kernels.h"
+
+struct cairn_compute_opts {
+    const char *backend; /* "auto", "cpu", "guard", "cuda"; NULL: auto */
+    const char *dsa;     /* "fused" or "reference" (index, attention and its backward from the reference table); NULL: fused */
+    int reference;       /* 1: every op from the reference table */
+    int threads;         /* 0: all */
+    int ordinal;         /* device number */
+};
+
+struct cairn_compute {
+    const struct cairn_backend *backend;
+    struct cairn_device *dev;
+    struct cairn_stream stream;
+    struct cairn_ops ops; /* a copy, so that single ops may be exchanged */
+    char numerics[128];   /* fingerprint, field `numerics`: back-end, instruction set, op variants */
+    void *object;         /* dlopen handle */
+};
+
+/* CAIRN_EDEVICE when the back-end is unknown, was not built, or finds no device; the sentence says which and how to get it. */
+enum cairn_status cairn_compute_open(struct cairn_compute *c, const struct cairn_compute_opts *o, struct cairn_error *err);
+void cairn_compute_close(struct cairn_compute *c);
+
+#endif

@@ -1,0 +1,333 @@
+/* kernels.h - the op table: every op's contract in one place; back-ends (cpu/, cuda/, ascend/) fill it in.
+ *
+ * A back-end is a shared object that exports `const struct cairn_backend *cairn_backend_entry(void)`; kernels/backend.h
+ * opens one at run time. An op takes a stream, a struct of tensors and scalars, and an error; it enqueues its work on the
+ * stream and may return before the work is done. It knows nothing of models, files or ranks.
+ *
+ * Letters: N rows (tokens of a batch), D width, K reduced width, F expert width, E experts, k experts per token, H heads,
+ * C latent width, R rope width, V vocabulary, S key rows, B sequences, T index_topk.
+ *
+ * Types: "act" is the back-end's activation type (cpu: f32; cuda: bf16), the same for all act tensors of one call. Weights
+ * are f32 or bf16 on the cpu. Everything marked f32, f64, i32 is that on every back-end. Unless a tensor is marked
+ * "strided", it is dense. Strided: any stride in all dimensions but the last, whose stride is 1.
+ *
+ * Rules for every op, proved by tests/conformance:
+ *  - Row-invariant: what is computed for row n depends on row n (and on the keys of its sequence), never on N, on other rows,
+ *    or on how rows are cut into calls. Bits, not tolerance. The exceptions are marked "sum over rows".
+ *  - Deterministic: no atomics on floats; sums run in an order fixed by the contract, not by threads.
+ *  - `segments` V (power of two, 1 = plain): the reduced dimension, which must be a multiple of V, is accumulated inside V equal
+ *    consecutive segments, and these are added by a fixed binary tree: ((s0+s1)+(s2+s3))+...
+ *  - Outputs are fully written (no need to clear them) unless marked "+=" .
+ *  - N = 0 is legal and does nothing. Aliasing only where the contract allows it.
+ *  - Wrong shapes or types are CAIRN_EBUG with the op's name: the caller checks what comes from outside.
+ */
+#ifndef CAIRN_KERNELS_KERNELS_H
+#define CAIRN_KERNELS_KERNELS_H
+
+#include <stdint.h>
+
+#include "base/buffer.h"
+
+#define CAIRN_BACKEND_ABI 1
+
+/* ---- dense products ------------------------------------------------------------------------------------------- */
+
+enum cairn_form {
+    CAIRN_NT, /* y (N, O) = x (N, K) . w (O, K)^T      forward            sum over K, row-invariant */
+    CAIRN_NN, /* y (N, O) = x (N, K) . w (K, O)        input gradient     sum over K, row-invariant */
+    CAIRN_TN  /* y (O, I) = x (N, O)^T . w (N, I)      weight gradient    sum over rows, n ascending */
+};
+
+/* y = alpha * product, or y += alpha * product with accumulate: each sum is finished in fp32, multiplied by alpha (skipped
+ * when 1), then added to y. x, w, y strided; either all have 2 dimensions, or all have 3 and dimension 0 is a batch
+ * (heads). y is act or f32; in TN f32. Accumulation fp32, k ascending inside a segment, one fma a term. */
+struct cairn_matmul {
+    enum cairn_form form;
+    struct cairn_tensor x, w, y;
+    float alpha;
+    int accumulate;
+    int segments;
+};
+
+/* The same for rows that are sorted by group (experts): rows offsets[e] .. offsets[e+1] belong to group e.
+ * NT: w (E, O, K). NN: w (E, K, O). TN: y (E, O, I), x (N, O), w (N, I); an empty group's gradient gets nothing added.
+ * offsets i32 (E+1), offsets[0] = 0, offsets[E] = N; checked on the device side where that is cheap. */
+struct cairn_matmul_grouped {
+    enum cairn_form form;
+    struct cairn_tensor x, w, y;
+    struct cairn_tensor offsets;
+    float alpha;
+    int accumulate;
+    int segments;
+};
+
+/* ---- norms ---------------------------------------------------------------------------------------------------- */
+
+/* y = g * x / sqrt(mean(x^2) + eps) over the last dimension (arXiv:1910.07467, eq. 4; eps inside the root).
+ * x, y act (N, D) strided; g (D) weight; rstd f32 (N) or absent. y may be x. cuda: bf16(x_hat) * g, as HF has it. */
+struct cairn_rmsnorm {
+    struct cairn_tensor x, g, y, rstd;
+    float eps;
+};
+/* t = dy*g; dx = rstd * (t - xh * mean(t*xh)), xh = x*rstd; dg += sum over rows dy*xh (f32, n ascending; absent: skip).
+ * dx strided; accumulate: dx +=. */
+struct cairn_rmsnorm_bwd {
+    struct cairn_tensor x, g, rstd, dy, dx, dg;
+    int accumulate;
+};
+
+/* y = g*(x-mean)/sqrt(var+eps) + b; x, y act (N, D) strided. The indexer's key norm; frozen, hence no backward. */
+struct cairn_layernorm {
+    struct cairn_tensor x, g, b, y;
+    float eps;
+};
+
+/* ---- rotary positions ----------------------------------------------------------------------------------------- */
+
+/* Interleaved RoPE (arXiv:2104.09864): pair j = (u[2j], u[2j+1]) of each head turned by pos * theta^(-2j/R), written in place
+ * of the pair. x, y act (N, H, R) strided, y may be x; pos i32 (N). inverse: by the negative angle (the backward).
+ * Angles: inv_freq and angle in fp32 as the models define them, cos and sin to fp32 accuracy for any position. */
+struct cairn_rope {
+    struct cairn_tensor x, y, pos;
+    float theta;
+    int inverse;
+};
+
+/* ---- keys of attention: packed or paged ------------------------------------------------------------------------- */
+
+/* Which key rows a query sees. Query n sits at position pos[n] of sequence seq[n] and may see positions 0 .. pos[n] of it.
+ * Position p of sequence b is row   pages absent:  start[b] + p              (packed: training)
+ *                                   else           pages[b][p / page] * page + p % page     (the sampler's cache)  */
+struct cairn_keys {
+    struct cairn_tensor rows;  /* act (S, W), strided */
+    struct cairn_tensor pos;   /* i32 (N) */
+    struct cairn_tensor seq;   /* i32 (N) */
+    struct cairn_tensor start; /* i32 (B), packed only */
+    struct cairn_tensor pages; /* i32 (B, P), paged only */
+    int page;                  /* positions a page */
+};
+
+/* DSA lightning indexer (DeepSeek-V3.2): I[n,s] = sum_h w[n,h] * relu(scale * q[n,h].k[s]), h ascending, in fp32; idx[n] = the
+ * min(T, pos[n]+1) largest, ties to the lower position, NaN as -inf; stored ascending, padded with -1. When pos[n] < T all
+ * positions are taken without looking at scores. q act (N, Hi, Di) strided; w f32 (N, Hi) strided; keys.rows act (S, Di);
+ * idx i32 (N, T). */
+struct cairn_index {
+    struct cairn_tensor q, w, idx;
+    struct cairn_keys keys;
+    float scale;
+};
+
+/* Sparse attention with one shared key head (absorbed MLA): keys W = C + R wide, values are their first C channels.
+ * l[h,s] = scale * q[n,h].k[s] over s in idx[n]; P = softmax; o[n,h] = sum_s P * k[s][0:C]; lse = ln sum exp l.
+ * Sums over s ascending. q act (N, H, W) strided; o act (N, H, C) strided; lse f32 (N, H); idx i32 (N, T). */
+struct cairn_attention {
+    struct cairn_tensor q, idx, o, lse;
+    struct cairn_keys keys;
+    float scale;
+};
+/* Packed keys only. D = do.o; dl = P*(do.k[0:C] - D); dq = scale * sum_s dl*k (strided); dk[s] += scale * sum dl*q + [P*do | 0]:
+ * sum over rows n ascending, heads ascending inside; dk f32 (S, W). */
+struct cairn_attention_bwd {
+    struct cairn_tensor q, idx, o, lse, d_o, dq, dk;
+    struct cairn_keys keys;
+    float scale;
+};
+
+/* ---- mixture of experts --------------------------------------------------------------------------------------- */
+
+/* Sigmoid router with selection bias (DeepSeek-V3, noaux_tc). s = sigmoid(r); choice by s + bias inside the topk_group best of
+ * n_group groups (group score: its two largest; ties to the lower index); gate = s, divided by (sum + 1e-20) if norm, times
+ * scale; chosen experts are stored ascending. r f32 (N, E); bias f32 (E); idx i32 (N, k); gate, prob f32 (N, k), prob = s of
+ * the chosen. forced (i32 (N, k), ascending; absent: none): take these experts, gates from this s (router replay). */
+struct cairn_router {
+    struct cairn_tensor r, bias, idx, gate, prob, forced;
+    int n_group, topk_group, norm;
+    float scale;
+};
+/* dr f32 (N, E): zero but for the chosen: p = prob, P = sum p + 1e-20; dp = scale/P * (dgate - sum dgate*p / P) (norm) or
+ * scale * dgate; dr = dp * p * (1 - p). */
+struct cairn_router_bwd {
+    struct cairn_tensor idx, prob, dgate, dr;
+    int norm;
+    float scale;
+};
+
+/* Sorts the N*k choices by expert, tokens ascending inside: offsets i32 (E+1); token i32 (N*k): token of sorted row i;
+ * where i32 (N, k): sorted row of choice (n, j). */
+struct cairn_dispatch {
+    struct cairn_tensor idx, offsets, token, where;
+};
+
+/* y[n] = base[n] (absent: 0) + sum_j gate[n,j] * x[where[n,j]], j ascending, fp32. x act (M, D); y, base act (N, D), y may be base.
+ * gate absent: all 1 (this is also the backward of a gather by token: dx[n] = base + sum_j dxs[where[n,j]]). */
+struct cairn_combine {
+    struct cairn_tensor x, gate, where, base, y;
+};
+/* dx[where[n,j]] = gate[n,j] * dy[n]; dgate f32 (N, k) [n,j] = dy[n].x[where[n,j]]. */
+struct cairn_combine_bwd {
+    struct cairn_tensor x, gate, where, dy, dx, dgate;
+};
+
+/* h = silu(a) * u; limit > 0 (GLM-5.3-Flash): a = min(a, limit), u = clamp(u, -limit, limit). a, u, h act (N, F) strided. */
+struct cairn_swiglu {
+    struct cairn_tensor a, u, h;
+    float limit;
+};
+/* du = dh * silu(a); da = dh * u * sg*(1 + a*(1-sg)); zero where clamped. da may be a, du may be u. */
+struct cairn_swiglu_bwd {
+    struct cairn_tensor a, u, dh, da, du;
+    float limit;
+};
+
+/* ---- rows and elements ---------------------------------------------------------------------------------------- */
+
+/* dst[dst_index[i]] = src[src_index[i]]; an absent index is i itself; dst rows are distinct. Also embedding look-up (src =
+ * table, converts weight type to act), cache writes (dst = page rows) and copy-on-write of pages. src, dst strided (?, D). */
+struct cairn_rows {
+    struct cairn_tensor src, src_index, dst, dst_index; /* indexes i32 (N) */
+};
+/* dtable f32 (V, D) [ids[n]] += dy[n]: sum over rows, n ascending. */
+struct cairn_embed_bwd {
+    struct cairn_tensor ids, dy, dtable;
+};
+/* y = a*x + b*y, same shape; y may be x. x, y act or f32, strided. */
+struct cairn_axpby {
+    struct cairn_tensor x, y;
+    float a, b;
+};
+/* Converts between f32, bf16, f16 (round to nearest even), dense, equal counts. round_to >= 0: values are first rounded to that
+ * dtype, so that a master in f32 becomes a published weight held as f32: W = cast(master, sync.dtype). dst may be src. */
+struct cairn_cast {
+    struct cairn_tensor src, dst;
+    int round_to; /* enum cairn_dtype, or -1 */
+};
+
+/* ---- head: logits, log-probabilities, sampling ------------------------------------------------------------------ */
+
+/* l = (z . w^T) * inv_temperature, in fp32; logprob[n] = l[target[n]] - lse(l). Never holds more than a chunk of rows of logits.
+ * z act (N, D); w (V, D); target i32 (N), -1: row is not wanted (logprob 0); logprob, lse, entropy f32 (N), argmax i32 (N)
+ * (ties to the lower id): entropy and argmax may be absent. lse: vocabulary cut in `segments` segments. */
+struct cairn_logprob {
+    struct cairn_tensor z, w, target, logprob, lse, entropy, argmax;
+    float inv_temperature;
+    int segments;
+};
+/* With p = exp(l - lse), and upstream gradients dlogprob and dentropy (f32 (N), dentropy absent: 0):
+ * dl[v] = inv_temperature * (dlogprob * ([v = target] - p[v]) - dentropy * p[v] * (ln p[v] + entropy));
+ * dz = dl . w (act (N, D), row-invariant); dw f32 (V, D) += sum over rows dl^T z (absent: frozen head).
+ * Rows whose target is -1 give dz = 0 and nothing to dw. */
+struct cairn_logprob_bwd {
+    struct cairn_tensor z, w, target, lse, entropy, dlogprob, dentropy, dz, dw;
+    float inv_temperature;
+    int segments;
+};
+
+/* Draws one token a row from logits f32 (N, V) as matmul (NT, f32 out, alpha 1) gives them. l = logits * inv_temperature.
+ * Truncation in this order on the full distribution: top_k (0 off), top_p (1 off; smallest set of the most likely, ties to
+ * the lower id, whose mass reaches top_p), min_p (0 off; p >= min_p * max p). Token: inverse CDF over the kept ids in ascending
+ * id, with the uniform of Philox (key; prompt[n], sample[n], position[n]). greedy: the argmax, no draw.
+ * logprob f32: log-softmax over the full vocabulary, the same bits as cairn_logprob gives for that token; logprob_sampled f32:
+ * over the kept ids (absent: not wanted). token i32; prompt, sample, position i32 (N). */
+struct cairn_sample {
+    struct cairn_tensor logits, prompt, sample, position, token, logprob, logprob_sampled;
+    uint64_t seed;
+    uint32_t step;
+    float inv_temperature, top_p, min_p;
+    int top_k, greedy;
+    int segments;
+};
+
+/* ---- objective (spec: DAPO arXiv:2503.14476, GRPO arXiv:2402.03300, GSPO arXiv:2507.18071, CISPO arXiv:2506.13585) ------ */
+
+enum cairn_ratio { CAIRN_RATIO_TOKEN, CAIRN_RATIO_SEQUENCE, CAIRN_RATIO_CISPO };
+enum cairn_correction { CAIRN_CORRECT_NONE, CAIRN_CORRECT_TIS, CAIRN_CORRECT_ICEPOP };
+enum cairn_kl { CAIRN_KL_K1, CAIRN_KL_K2, CAIRN_KL_K3 };
+
+/* Sums that a policy loss leaves behind, f64, one call adds to them (min, max combine). */
+enum cairn_loss_stat {
+    CAIRN_LS_POLICY,     /* sum of weight * policy term */
+    CAIRN_LS_KL,         /* sum of weight * kl term */
+    CAIRN_LS_ENTROPY,    /* sum of entropy over loss tokens */
+    CAIRN_LS_TOKENS,     /* loss tokens */
+    CAIRN_LS_RATIO,      /* sum of ratios */
+    CAIRN_LS_RATIO_MIN,
+    CAIRN_LS_RATIO_MAX,
+    CAIRN_LS_CLIP_LOW,   /* tokens where the clipped branch won, below and above */
+    CAIRN_LS_CLIP_HIGH,
+    CAIRN_LS_MISMATCH,   /* sum, max of |old - smp|, tokens with equal bits, k3 of (smp -> old) */
+    CAIRN_LS_MISMATCH_MAX,
+    CAIRN_LS_MISMATCH_EQUAL,
+    CAIRN_LS_MISMATCH_K3,
+    CAIRN_LS_COUNT
+};
+
+/* Per token n: masked rows (mask 0) are selected out: whatever their other inputs hold, gradient 0, no statistics.
+ * d = clamp(cur - old, +-20), rho = exp(d) (sequence: mean of d over the loss tokens of seq[n]);
+ * L = max(-A rho, -A clip(rho, 1-low, 1+high)); A < 0 and dual > 1: L = min(L, -dual A); cispo: -A sg(clip(rho)) cur.
+ * times w = correction weight of exp(clamp(old - smp, +-20)); plus kl_coef * kl(ref, cur) - entropy_coef * entropy.
+ * loss = sum_n weight[n] * L: weight f32 (N) holds the reduction (1/loss tokens of the update, ...).
+ * dcur f32 (N) = d loss / d cur, dentropy f32 (N) = -entropy_coef * weight (absent: not wanted).
+ * cur, old, smp, ref, adv, weight, entropy f32 (N); smp, ref, entropy may be absent; mask u8 (N); seq i32 (N), ascending runs;
+ * stats f64 (CAIRN_LS_COUNT) +=. */
+struct cairn_policy_loss {
+    struct cairn_tensor cur, old, smp, ref, adv, weight, entropy, mask, seq, dcur, dentropy, stats;
+    enum cairn_ratio ratio;
+    enum cairn_correction correction;
+    enum cairn_kl kl;
+    float clip_low, clip_high, dual;
+    float correct_low, correct_high; /* tis: cap = high; icepop: [low, high] */
+    float kl_coef, entropy_coef;
+};
+
+/* ---- optimiser ------------------------------------------------------------------------------------------------ */
+
+/* AdamW (arXiv:1711.05101), one flat run of parameters, all f32, dense:
+ * g' = grad_scale*g; m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2; p -= lr*(m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + wd*p). */
+struct cairn_adamw {
+    struct cairn_tensor p, g, m, v;
+    float lr, beta1, beta2, eps, weight_decay, grad_scale;
+    int64_t t; /* from 1 */
+};
+/* out f64 (1) = sum of squares of x f32 (n), dense: blocks of 4096 in order in fp64, blocks added ascending. NaN and inf carry. */
+struct cairn_sumsq {
+    struct cairn_tensor x, out;
+};
+
+/* ---- the table ------------------------------------------------------------------------------------------------- */
+
+/* X(name): op `name` with arguments struct cairn_<name>. New ops are added at the end; GLM-5.3-Flash's own come with it. */
+#define CAIRN_OPS(X)                                                                                                         \
+    X(matmul) X(matmul_grouped) X(rmsnorm) X(rmsnorm_bwd) X(layernorm) X(rope) X(index) X(attention) X(attention_bwd)         \
+    X(router) X(router_bwd) X(dispatch) X(combine) X(combine_bwd) X(swiglu) X(swiglu_bwd) X(rows) X(embed_bwd) X(axpby)       \
+    X(cast) X(logprob) X(logprob_bwd) X(sample) X(policy_loss) X(adamw) X(sumsq)
+
+struct cairn_ops {
+#define CAIRN_OP_FIELD(op) \
+    enum cairn_status (*op)(struct cairn_stream *s, const struct cairn_##op *a, struct cairn_error *err);
+    CAIRN_OPS(CAIRN_OP_FIELD)
+#undef CAIRN_OP_FIELD
+};
+
+struct cairn_backend_opts {
+    int guard;   /* 1: buffers are PROT_NONE outside brackets (cpu only) */
+    int threads; /* 0: as many as the machine gives this process; never changes a bit */
+};
+
+struct cairn_backend {
+    uint32_t abi;     /* CAIRN_BACKEND_ABI */
+    const char *name; /* "cpu", "cuda" */
+    enum cairn_dtype act; /* activation type */
+    /* Opens device `ordinal`; the device lives until close. */
+    enum cairn_status (*open)(int ordinal, const struct cairn_backend_opts *o, struct cairn_device **out, struct cairn_error *err);
+    void (*close)(struct cairn_device *dev);
+    const struct cairn_ops *ops;       /* the fast ones */
+    const struct cairn_ops *reference; /* plain loops, the definitions; NULL where a back-end has none */
+    /* What the numbers depend on besides the inputs: "cpu x86-64-v4 ops1". NUL-terminated into out. */
+    void (*numerics)(struct cairn_device *dev, char *out, int n);
+    void (*set_threads)(struct cairn_device *dev, int threads);
+    int (*threads)(struct cairn_device *dev);
+};
+
+typedef const struct cairn_backend *cairn_backend_entry_fn(void);
+
+#endif
