@@ -6,6 +6,6 @@
 
 double cairn_now_s(void);  /* monotonic seconds */
 double cairn_wall_s(void); /* seconds since 1970, for logs */
-void cairn_sleep_s(double s);
+void cairn_sleep_s(double s); /* a signal ends it early, so that a loop around it sees its stop flag at once */
 
 #endif

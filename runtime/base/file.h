@@ -15,7 +15,8 @@
 
 /* Reads a regular file or pipe of at most max bytes; *out is malloc'ed and NUL-terminated beyond n. */
 enum cairn_status cairn_file_read(const char *path, size_t max, char **out, size_t *n, struct cairn_error *err);
-/* Creates (O_EXCL) path with the n bytes, fsync, close. Removes it again on failure. */
+/* Creates (O_EXCL) path with the n bytes, fsync, close. Removes it again on failure. errno is EEXIST after a failure
+ * exactly if path was there before (who creates first may be the question). */
 enum cairn_status cairn_file_create(const char *path, const void *p, size_t n, struct cairn_error *err);
 /* Replaces path atomically: temporary beside it, fsync, rename, fsync of the directory. */
 enum cairn_status cairn_file_replace(const char *path, const void *p, size_t n, struct cairn_error *err);

@@ -27,19 +27,21 @@ enum cairn_status cairn_json_string(const json_t *obj, const char *key, const ch
 enum cairn_status cairn_json_object(const json_t *obj, const char *key, json_t **out, const char *where, struct cairn_error *err);
 enum cairn_status cairn_json_array(const json_t *obj, const char *key, json_t **out, const char *where, struct cairn_error *err);
 
-/* Compact canonical text: keys sorted, no blanks, floats as "%.17g" ("%.9g" for values that are floats exactly);
- * equal values give equal bytes, so it may be hashed. Appends to s. */
+/* Compact canonical text: keys sorted, no blanks, floats as "%.17g" ("%.9g" for values that are floats exactly,
+ * "%lld" for whole numbers below 2^63, so that 1.0 and 1 are one value; -0.0 keeps its sign); equal values give
+ * equal bytes, so it may be hashed. Appends to s. */
 void cairn_json_canonical(struct cairn_str *s, const json_t *v);
 /* Readable text: keys in insertion order, two blanks of indent, same number forms. */
 void cairn_json_pretty(struct cairn_str *s, const json_t *v);
-/* Appends a quoted JSON string (any bytes; invalid UTF-8 becomes U+FFFD), a float32 ("%.9g"; non-finite: null). */
+/* Appends a quoted JSON string (any bytes; invalid UTF-8 becomes U+FFFD), a number in the same forms (non-finite: null). */
 void cairn_json_put_string(struct cairn_str *s, const char *p, size_t n);
 void cairn_json_put_float(struct cairn_str *s, float x);
 void cairn_json_put_double(struct cairn_str *s, double x);
 
-/* Lines of a JSON-lines file. Reads any fd, pipes included; a line longer than max_line is an error.
+/* Lines of a JSON-lines file. Reads any fd, pipes included; a line longer than 64 MiB is an error.
  *   while ((st = cairn_jsonl_next(r, &v, err)) == CAIRN_OK && v) { ... json_decref(v) done by the reader ... }
- * v == NULL: end. Errors read "FILE:LINE: ...". Blank lines are errors unless allow_blank. */
+ * v == NULL: end. Errors read "FILE:LINE: ...". Blank lines are errors. After CAIRN_EDATA the next call goes on
+ * with the next line. */
 struct cairn_jsonl;
 enum cairn_status cairn_jsonl_open(struct cairn_jsonl **out, const char *path, struct cairn_error *err);
 void cairn_jsonl_close(struct cairn_jsonl *r);

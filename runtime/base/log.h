@@ -28,6 +28,9 @@ void cairn_progress_end(struct cairn_progress *p);
 struct cairn_events;
 enum cairn_status cairn_events_open(struct cairn_events **out, const char *path, struct cairn_error *err);
 void cairn_events_close(struct cairn_events *e);
+/* Sets the base members (an object with job, attempt, ...; its reference is taken over; replaces earlier ones). A
+ * member of an event has precedence over a base member of its name. */
+void cairn_events_base(struct cairn_events *e, json_t *base);
 /* Takes over the reference to members (an object; NULL: none). A failed write is told once and costs nothing else. */
 void cairn_event(struct cairn_events *e, const char *ev, const char *stage, int64_t step, json_t *members);
 

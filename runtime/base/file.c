@@ -1,0 +1,340 @@
+/* file.c - system calls that either did all of it or say in one sentence what failed.
+ *
+ * Nothing here retries a failed fsync or close: after such a failure the kernel may have dropped the pages, and a
+ * second fsync would report success for bytes that are gone.
+ */
+#include "base/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/str.h"
+
+#define MODE_FILE 0644
+#define MODE_DIR 0777
+#define TRANSFER_MAX ((size_t)1 << 30) /* Linux moves at most 2 GiB - 4 KiB per call */
+#define TREE_DEPTH 64
+
+static enum cairn_status open_input(const char *path, int flags, int *fd, struct cairn_error *err)
+{
+    *fd = open(path, flags | O_CLOEXEC);
+    if (*fd >= 0)
+        return CAIRN_OK;
+    if (errno == ENOENT || errno == ENOTDIR)
+        return cairn_fail(err, CAIRN_EDATA, "%s: no such file", path);
+    return cairn_fail_errno(err, errno, "open %s", path);
+}
+
+enum cairn_status cairn_file_read(const char *path, size_t max, char **out, size_t *n, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *p = NULL, *q;
+    size_t cap = 0, len = 0;
+    struct stat sb;
+    int fd = -1;
+
+    TRY(open_input(path, O_RDONLY, &fd, err));
+    if (fstat(fd, &sb))
+        TRY(cairn_fail_errno(err, errno, "stat %s", path));
+    if (S_ISDIR(sb.st_mode) || S_ISBLK(sb.st_mode))
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: not a regular file or pipe", path));
+    if (S_ISREG(sb.st_mode) && (uintmax_t)sb.st_size > max)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: %lld bytes, at most %zu are allowed", path, (long long)sb.st_size, max));
+    cap = S_ISREG(sb.st_mode) ? (size_t)sb.st_size + 2 : 4096; /* one byte to see the end, one for the NUL */
+    if (!(p = malloc(cap)))
+        TRY(CAIRN_NOMEM(err));
+    for (;;) {
+        ssize_t got;
+
+        if (len + 1 == cap) {
+            cap *= 2;
+            if (!(q = realloc(p, cap)))
+                TRY(CAIRN_NOMEM(err));
+            p = q;
+        }
+        got = read(fd, p + len, cap - 1 - len < TRANSFER_MAX ? cap - 1 - len : TRANSFER_MAX);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            TRY(cairn_fail_errno(err, errno, "read %s", path));
+        if (!got)
+            break;
+        len += (size_t)got;
+        if (len > max)
+            TRY(cairn_fail(err, CAIRN_EDATA, "%s: more than the allowed %zu bytes", path, max));
+    }
+    p[len] = 0;
+    *out = p;
+    *n = len;
+    p = NULL;
+out:
+    if (fd >= 0)
+        close(fd);
+    free(p);
+    return st;
+}
+
+enum cairn_status cairn_fd_write_all(int fd, const void *p, size_t n, const char *path, struct cairn_error *err)
+{
+    for (const char *c = p; n;) {
+        ssize_t put = write(fd, c, n < TRANSFER_MAX ? n : TRANSFER_MAX);
+
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return cairn_fail_errno(err, put < 0 ? errno : EIO, "write %s", path);
+        c += put;
+        n -= (size_t)put;
+    }
+    return CAIRN_OK;
+}
+
+enum cairn_status cairn_fd_pwrite_all(int fd, const void *p, size_t n, int64_t offset, const char *path, struct cairn_error *err)
+{
+    for (const char *c = p; n;) {
+        ssize_t put = pwrite(fd, c, n < TRANSFER_MAX ? n : TRANSFER_MAX, offset);
+
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return cairn_fail_errno(err, put < 0 ? errno : EIO, "write %s at byte %lld", path, (long long)offset);
+        c += put;
+        n -= (size_t)put;
+        offset += put;
+    }
+    return CAIRN_OK;
+}
+
+enum cairn_status cairn_fd_pread_all(int fd, void *p, size_t n, int64_t offset, const char *path, struct cairn_error *err)
+{
+    for (char *c = p; n;) {
+        ssize_t got = pread(fd, c, n < TRANSFER_MAX ? n : TRANSFER_MAX, offset);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return cairn_fail_errno(err, errno, "read %s at byte %lld", path, (long long)offset);
+        if (!got)
+            return cairn_fail(err, CAIRN_EDATA, "%s: ends at byte %lld, %zu more are needed", path, (long long)offset, n);
+        c += got;
+        n -= (size_t)got;
+        offset += got;
+    }
+    return CAIRN_OK;
+}
+
+enum cairn_status cairn_fd_sync_close(int *fd, const char *path, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int r;
+
+    do
+        r = fsync(*fd);
+    while (r && errno == EINTR); /* interrupted is not failed */
+    if (r)
+        st = cairn_fail_errno(err, errno, "fsync %s", path);
+    /* After EINTR the descriptor is closed all the same, and fsync has already told about the bytes. */
+    if (close(*fd) && errno != EINTR && st == CAIRN_OK)
+        st = cairn_fail_errno(err, errno, "close %s", path);
+    *fd = -1;
+    return st;
+}
+
+enum cairn_status cairn_dir_sync(const char *path, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int fd;
+
+    TRY(open_input(path, O_RDONLY | O_DIRECTORY, &fd, err));
+    /* EINVAL: a file system on which directories need (and know) no fsync. */
+    if (fsync(fd) && errno != EINVAL)
+        st = cairn_fail_errno(err, errno, "fsync directory %s", path);
+    close(fd);
+out:
+    return st;
+}
+
+/* Creates (O_EXCL) and syncs path; errno stays EEXIST if it is there. Removes what it made on failure. */
+static enum cairn_status create_synced(const char *path, const void *p, size_t n, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, MODE_FILE);
+
+    if (fd < 0) {
+        int e = errno;
+
+        st = cairn_fail_errno(err, e, "create %s", path);
+        errno = e;
+        return st;
+    }
+    st = cairn_fd_write_all(fd, p, n, path, err);
+    if (st == CAIRN_OK)
+        st = cairn_fd_sync_close(&fd, path, err);
+    if (fd >= 0)
+        close(fd);
+    if (st != CAIRN_OK) {
+        unlink(path);
+        errno = 0;
+    }
+    return st;
+}
+
+enum cairn_status cairn_file_create(const char *path, const void *p, size_t n, struct cairn_error *err)
+{
+    return create_synced(path, p, n, err);
+}
+
+enum cairn_status cairn_file_replace(const char *path, const void *p, size_t n, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *tmp = NULL, *dir = cairn_path_dirname(path);
+    uint64_t nonce;
+    int made = 0;
+
+    if (!dir)
+        TRY(CAIRN_NOMEM(err));
+    /* 64 random bits: no other process, node or earlier attempt has this name */
+    if (getrandom(&nonce, sizeof nonce, 0) != sizeof nonce)
+        TRY(cairn_fail_errno(err, errno, "getrandom"));
+    if (!(tmp = cairn_format("%s.tmp.%016llx", path, (unsigned long long)nonce)))
+        TRY(CAIRN_NOMEM(err));
+    TRY(create_synced(tmp, p, n, err));
+    made = 1;
+    if (rename(tmp, path))
+        TRY(cairn_fail_errno(err, errno, "rename %s to %s", tmp, path));
+    made = 0;
+    TRY(cairn_dir_sync(dir, err));
+out:
+    if (made)
+        unlink(tmp);
+    free(tmp);
+    free(dir);
+    return st;
+}
+
+enum cairn_status cairn_dir_make(const char *path, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *parent = NULL;
+
+    if (cairn_path_is_dir(path))
+        return CAIRN_OK;
+    if (!(parent = cairn_path_dirname(path)))
+        TRY(CAIRN_NOMEM(err));
+    if (strcmp(parent, path) && strcmp(parent, "."))
+        TRY(cairn_dir_make(parent, err));
+    if (mkdir(path, MODE_DIR)) {
+        int e = errno;
+
+        if (e != EEXIST || !cairn_path_is_dir(path)) /* somebody else may have made it meanwhile */
+            TRY(cairn_fail_errno(err, e, "mkdir %s", path));
+    }
+    TRY(cairn_dir_sync(parent, err));
+out:
+    free(parent);
+    return st;
+}
+
+/* Removes name in directory at; a directory with what is in it. `path` is for the sentence: the whole tree's. */
+static enum cairn_status remove_at(int at, const char *name, const char *path, int depth, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct dirent *e;
+    DIR *dir = NULL;
+    int fd = -1;
+
+    if (!unlinkat(at, name, 0) || errno == ENOENT)
+        return CAIRN_OK;
+    if (errno != EISDIR && errno != EPERM) /* EPERM is what POSIX wants for a directory */
+        return cairn_fail_errno(err, errno, "remove %s (at %s)", path, name);
+    if (depth > TREE_DEPTH)
+        return cairn_fail(err, CAIRN_EIO, "remove %s: directories nested deeper than %d", path, TREE_DEPTH);
+    fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT)
+        return CAIRN_OK;
+    if (fd < 0 || !(dir = fdopendir(fd)))
+        TRY(cairn_fail_errno(err, errno, "remove %s (at %s)", path, name));
+    for (errno = 0; (e = readdir(dir)); errno = 0)
+        if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
+            TRY(remove_at(dirfd(dir), e->d_name, path, depth + 1, err));
+    if (errno)
+        TRY(cairn_fail_errno(err, errno, "list %s (at %s)", path, name));
+    if (unlinkat(at, name, AT_REMOVEDIR) && errno != ENOENT)
+        TRY(cairn_fail_errno(err, errno, "remove %s (at %s)", path, name));
+out:
+    if (dir)
+        closedir(dir);
+    else if (fd >= 0)
+        close(fd);
+    return st;
+}
+
+enum cairn_status cairn_tree_remove(const char *path, struct cairn_error *err)
+{
+    return remove_at(AT_FDCWD, path, path, 0, err);
+}
+
+int cairn_path_exists(const char *path)
+{
+    struct stat sb;
+
+    return !stat(path, &sb);
+}
+
+int cairn_path_is_dir(const char *path)
+{
+    struct stat sb;
+
+    return !stat(path, &sb) && S_ISDIR(sb.st_mode);
+}
+
+int64_t cairn_file_size(const char *path)
+{
+    struct stat sb;
+
+    return !stat(path, &sb) && S_ISREG(sb.st_mode) ? (int64_t)sb.st_size : -1;
+}
+
+char *cairn_path_join(const char *a, const char *b)
+{
+    if (b[0] == '/' || !a[0])
+        return cairn_format("%s", b);
+    return cairn_format(cairn_ends_with(a, "/") ? "%s%s" : "%s/%s", a, b);
+}
+
+/* "a/b" and "a/b/" -> "a"; "a" -> "."; "/a" and "/" -> "/". */
+char *cairn_path_dirname(const char *path)
+{
+    size_t n = strlen(path);
+
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    while (n && path[n - 1] != '/')
+        n--;
+    if (!n)
+        return cairn_format(".");
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    return cairn_format("%.*s", (int)n, path);
+}
+
+const char *cairn_path_basename(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash && slash[1] ? slash + 1 : path;
+}
+
+int cairn_name_ok(const char *name)
+{
+    size_t n = strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
+
+    return n >= 1 && n <= 128 && !name[n] && strcmp(name, ".") && strcmp(name, "..");
+}
