@@ -1,0 +1,47 @@
+/* adapter.h - LoRA (arXiv:2106.09685) on any linear layer: y = W x + gamma B (A x), A (r, in), B (out, r), gamma = alpha / r.
+ *
+ * An adapter has a parameter table of its own (A and B tensors, fp32, all trainable), so that stores, optimiser, shards and
+ * digests treat it like any other set of parameters. Experts: A (E, r, in), B (E, out, r) in one tensor each. Matrices may be
+ * aliased: one A that serves gate and up (PEFT's fused experts) is one parameter with two users and gets the sum of both
+ * gradients. Names in the table are PEFT's per-module names without the "base_model.model." prefix, for example
+ * "model.layers.3.self_attn.q_b_proj.lora_A.weight", "model.layers.3.mlp.experts.gate_proj.lora_B.weight"; an aliased A is named by
+ * its first user ("...experts.gate_up_proj.lora_A.weight" when gate and up share it).
+ * On kv_b_proj the adapter acts unmerged, as the two absorbed corrections (q~ += gamma A^T B_k^T q_nope; o += gamma B_v A o~).
+ */
+#ifndef CAIRN_MODEL_ADAPTER_H
+#define CAIRN_MODEL_ADAPTER_H
+
+#include "model/params.h"
+
+struct cairn_lora {          /* one adapted linear layer */
+    int param;               /* the base parameter's index */
+    int a, b;                /* indexes into the adapter's table; several loras may share an `a` */
+    int rank;
+    float gamma;
+};
+
+struct cairn_adapter_spec {  /* which layers get one: from a recipe or from adapter_config.json */
+    int rank;
+    double alpha;
+    const char *const *targets; /* module names ("q_a_proj", "gate_proj", "experts", ...) or a full regex for PEFT; NULL-terminated */
+    int alias_gate_up;          /* experts' gate and up share one A (PEFT's fused layout) */
+    int use_rslora;
+};
+
+struct cairn_adapter {
+    struct cairn_param_table table;
+    struct cairn_lora *lora;
+    int loras;
+    int *of_param;              /* [base table count] index into lora, or -1 */
+    json_t *peft;               /* adapter_config.json members to write back; owned */
+};
+
+/* CAIRN_EDATA / CAIRN_ERECIPE naming a target that matches nothing, a router or an indexer module. */
+enum cairn_status cairn_adapter_create(struct cairn_adapter *a, const struct cairn_param_table *base, const struct cairn_model_config *c,
+                                       const struct cairn_adapter_spec *spec, struct cairn_error *err);
+void cairn_adapter_free(struct cairn_adapter *a);
+/* A Kaiming-uniform (bound sqrt(6 / ((1+5) in)) = 1/sqrt(in)), B zero; Philox by (seed, name, element). */
+enum cairn_status cairn_adapter_init(struct cairn_store *s, const struct cairn_adapter *a, uint64_t seed, struct cairn_compute *k,
+                                     struct cairn_error *err);
+
+#endif

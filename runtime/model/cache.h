@@ -1,0 +1,39 @@
+/* cache.h - the sampler's memory of earlier positions: latent rows [c | k_rope] for every layer and indexer keys for full layers,
+ * in pages of fixed size, shared between the samples of one prompt.
+ *
+ * A slot is one sequence. Slots that were forked share whole pages (reference counts); a page that is shared and about to be
+ * written is copied first (copy on write). Pages are numbered alike in all layers, so a slot has one page table. Everything is
+ * allocated at creation. A full cache is not an error: cairn_cache_extend says so and the scheduler waits.
+ */
+#ifndef CAIRN_MODEL_CACHE_H
+#define CAIRN_MODEL_CACHE_H
+
+#include <stdint.h>
+
+#include "kernels/backend.h"
+#include "model/config.h"
+
+struct cairn_cache;
+
+struct cairn_cache_opts {
+    int slots;          /* sequences at once */
+    int pages;          /* pages in all */
+    int page;           /* positions a page */
+    int64_t max_length; /* positions a sequence may reach */
+};
+
+enum cairn_status cairn_cache_create(struct cairn_cache **out, const struct cairn_model_config *c, struct cairn_compute *k,
+                                     const struct cairn_cache_opts *o, struct cairn_error *err);
+void cairn_cache_destroy(struct cairn_cache *c);
+
+int cairn_cache_slot(struct cairn_cache *c);                 /* a free slot of length 0, or -1 */
+int cairn_cache_fork(struct cairn_cache *c, int slot);       /* a new slot that shares all of slot's positions, or -1 */
+void cairn_cache_free(struct cairn_cache *c, int slot);      /* drops its references */
+void cairn_cache_reset(struct cairn_cache *c);
+/* Room for n more positions of slot: takes pages, copies a shared last page. *fits = 0 (and nothing changed) when pages are short. */
+enum cairn_status cairn_cache_extend(struct cairn_cache *c, int slot, int64_t n, int *fits, struct cairn_error *err);
+int64_t cairn_cache_length(const struct cairn_cache *c, int slot); /* positions reserved so far */
+int cairn_cache_free_pages(const struct cairn_cache *c);
+int cairn_cache_pages_for(const struct cairn_cache *c, int64_t length);
+
+#endif

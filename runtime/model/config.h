@@ -1,0 +1,51 @@
+/* config.h - what a model is: a HuggingFace config.json read by the rules of the models' own code, checked and resolved.
+ *
+ * Architectures: glm_moe_dsa (GLM-5, 5.1, 5.2, 5.3). Anything else is refused by name. The resolved form has no optional fields:
+ * which layers are dense and which run their own indexer stands in lists. Unknown keys are kept (config.json is written back as
+ * it was read) and do not matter.
+ */
+#ifndef CAIRN_MODEL_CONFIG_H
+#define CAIRN_MODEL_CONFIG_H
+
+#include <stdint.h>
+
+#include "base/json.h"
+#include "base/status.h"
+
+#define CAIRN_MAX_LAYERS 1024
+#define CAIRN_MAX_STOP 16
+
+enum cairn_arch { CAIRN_ARCH_GLM_MOE_DSA };
+
+struct cairn_model_config {
+    enum cairn_arch arch;
+    int64_t vocab, width;               /* V, D */
+    int layers;                         /* decoder layers; MTP layers are not counted */
+    int nextn;                          /* MTP layers in the checkpoint, passed through untouched */
+    int64_t dense_width, expert_width;  /* F of dense layers, F of one expert */
+    int experts, experts_per_token, shared_experts; /* E, k, number of shared experts (their width is that times expert_width) */
+    int n_group, topk_group, norm_topk; /* router */
+    float routed_scale;
+    int heads;                          /* H */
+    int64_t q_rank, kv_rank;            /* q_lora_rank, kv_lora_rank = C */
+    int64_t nope, rope, v_dim;          /* per head: qk_nope_head_dim, R, v_head_dim */
+    int index_heads, index_topk;
+    int64_t index_dim;
+    float norm_eps, latent_norm_eps;    /* rms_norm_eps; q_a and kv_a norms (default 1e-6, spec) */
+    float rope_theta;
+    int64_t max_positions;
+    float init_range;
+    int stop[CAIRN_MAX_STOP], stops;    /* eos_token_id, one or a list */
+    uint8_t dense[CAIRN_MAX_LAYERS];    /* 1: SwiGLU MLP, 0: experts */
+    uint8_t indexer[CAIRN_MAX_LAYERS];  /* 1: full (own indexer), 0: shares the nearest full layer before it */
+    json_t *raw;                        /* the object as read; owned */
+};
+
+/* `where` names the file in errors. Errors: CAIRN_EDATA with key and value. Reads the rules of the published configurations:
+ * rope dim never from head_dim, theta from rope_parameters / rope_theta / rope_scaling, indexer_types or pattern or freq/offset. */
+enum cairn_status cairn_config_parse(struct cairn_model_config *c, const json_t *obj, const char *where, struct cairn_error *err);
+/* DIR/config.json */
+enum cairn_status cairn_config_load(struct cairn_model_config *c, const char *dir, struct cairn_error *err);
+void cairn_config_free(struct cairn_model_config *c);
+
+#endif

@@ -1,0 +1,37 @@
+/* optimizer.h - AdamW over the trainable run of a parameter table, with fp32 masters, and the published weights that follow.
+ *
+ * masters -> published: W = cast(master, dtype), so every forward, the trainer's too, uses what the sampler will load. Moments
+ * and masters are f32 stores (trainable only) and are what a trainer state is made of, with the update count.
+ * Weight decay is decoupled and applies to parameters marked `decay`.
+ */
+#ifndef CAIRN_MODEL_OPTIMIZER_H
+#define CAIRN_MODEL_OPTIMIZER_H
+
+#include "model/params.h"
+
+struct cairn_optimizer_opts {
+    double learning_rate, beta1, beta2, eps, weight_decay, grad_clip; /* grad_clip 0: off */
+    int64_t warmup_updates;       /* update u (from 1) uses lr * min(1, u / warmup) */
+    enum cairn_dtype publish;     /* sync.dtype */
+};
+
+struct cairn_optimizer {
+    struct cairn_compute *k;                  /* borrowed */
+    const struct cairn_param_table *table;    /* borrowed */
+    struct cairn_store master, m, v;          /* trainable only */
+    int64_t updates;                          /* done so far */
+};
+
+enum cairn_status cairn_optimizer_create(struct cairn_optimizer *o, const struct cairn_param_table *t, struct cairn_compute *k,
+                                         struct cairn_error *err);
+void cairn_optimizer_free(struct cairn_optimizer *o);
+/* One update from grads (already divided by the reduction's denominator). *norm: global gradient norm before clipping, summed in
+ * table order, each tensor in fixed blocks. A norm that is not finite: CAIRN_ENUMERIC naming the first such tensor, and nothing
+ * is changed. Then writes the published weights of all trainable parameters into `weights`. */
+enum cairn_status cairn_optimizer_step(struct cairn_optimizer *o, const struct cairn_optimizer_opts *opts, struct cairn_store *grads,
+                                       struct cairn_store *weights, double *norm, double *lr, struct cairn_error *err);
+/* weights = cast(master) without an update (after loading a state). Frozen parameters are left alone. */
+enum cairn_status cairn_optimizer_publish(struct cairn_optimizer *o, enum cairn_dtype publish, struct cairn_store *weights,
+                                          struct cairn_error *err);
+
+#endif

@@ -1,0 +1,64 @@
+/* params.h - the parameter table: every tensor of a model, its shape, how ranks may share it, where it lies.
+ *
+ * One table per architecture and configuration, in a fixed order (embedding, layers ascending, final norm, head). Names are
+ * HuggingFace's; a layer's experts are one tensor per projection, "...mlp.experts.gate_proj.weight" (E, out, in). Aliases are
+ * names only. The table holds no memory; struct cairn_store gives it some.
+ */
+#ifndef CAIRN_MODEL_PARAMS_H
+#define CAIRN_MODEL_PARAMS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buffer.h"
+#include "kernels/backend.h"
+#include "model/config.h"
+
+/* How a tensor is cut when a layout has more than one rank. The dimension named is cut into equal consecutive parts; heads:
+ * the dimension is heads x something and is cut at whole heads. */
+enum cairn_cut { CAIRN_CUT_NONE, CAIRN_CUT_DIM0, CAIRN_CUT_DIM1, CAIRN_CUT_DIM2 };
+
+struct cairn_param {
+    const char *name;
+    int layer;              /* -1: embedding, final norm, head: pipeline ends */
+    int ndim;
+    int64_t dim[3];
+    enum cairn_cut tp, ep;  /* cut by tensor parallel, by expert parallel (ep: always dimension 0 of experts) */
+    uint8_t keep_f32;       /* stays fp32 in every published form (selection bias) */
+    uint8_t frozen;         /* never trained: indexer, selection bias (design: not in scope) */
+    uint8_t decay;          /* weight decay applies: matrices, not norms */
+    uint8_t adaptable;      /* a LoRA may be put on it */
+    size_t offset;          /* bytes into a store of f32, 64-byte aligned */
+};
+
+struct cairn_param_table {
+    int count;
+    struct cairn_param *param;
+    int64_t elements;         /* all */
+    size_t bytes;             /* of a store, f32, with alignment */
+    size_t trainable_begin, trainable_bytes; /* the trainable ones lie together: one flat run for the optimiser */
+    void *memory;             /* owned */
+};
+
+enum cairn_status cairn_param_table_create(struct cairn_param_table *t, const struct cairn_model_config *c, struct cairn_error *err);
+void cairn_param_table_free(struct cairn_param_table *t);
+int cairn_param_find(const struct cairn_param_table *t, const char *name); /* index, or -1; hashed */
+
+/* One set of values for a table, in one buffer (weights, masters, gradients or moments), f32. */
+struct cairn_store {
+    const struct cairn_param_table *table; /* borrowed */
+    struct cairn_buffer *buf;
+    struct cairn_tensor *tensor; /* one view per parameter */
+    struct cairn_tensor flat;    /* f32, all trainable parameters with padding between (padding is zero) */
+};
+
+/* trainable_only: frozen tensors are absent (buf NULL) - gradients, masters of what is trained, moments. Memory starts zeroed. */
+enum cairn_status cairn_store_create(struct cairn_store *s, const struct cairn_param_table *t, struct cairn_device *dev, int trainable_only,
+                                     struct cairn_error *err);
+void cairn_store_free(struct cairn_store *s);
+/* Random initial values: normal, config.init_range, Philox by (seed, name, element); norms 1, biases 0; indexer matrices with
+ * standard deviation 0.1 (near ties otherwise). The same on every layout. */
+enum cairn_status cairn_store_init(struct cairn_store *s, const struct cairn_model_config *c, uint64_t seed, struct cairn_compute *k,
+                                   struct cairn_error *err);
+
+#endif
