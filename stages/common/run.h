@@ -1,0 +1,63 @@
+/* run.h - a run directory as every stage sees it: the frozen recipe, the paths of artefacts, what is committed.
+ *
+ *     RUN/recipe.yaml   the resolved recipe      RUN/run.json   uuid, format, outside files by size and digest
+ *     RUN/base          the imported base model (a link, or made here from model.init)
+ *     RUN/policy/SSSSSS   RUN/step/SSSSSS/{rollout,score,train}   RUN/eval/SSSSSS/NAME/{rollout,score}   RUN/log
+ *
+ * There is no other state: what is done is what has a manifest (ckpt/). Step s reads policy s-1, train s-1 and rollout s-1 and
+ * yields policy s. Step 0 has a train artefact only with a warm start; its sync gives policy 0, else `cairn init` does.
+ */
+#ifndef CAIRN_STAGES_COMMON_RUN_H
+#define CAIRN_STAGES_COMMON_RUN_H
+
+#include <stdint.h>
+
+#include "base/json.h"
+#include "base/status.h"
+#include "recipe/recipe.h"
+
+enum cairn_stage { CAIRN_STAGE_ROLLOUT, CAIRN_STAGE_SCORE, CAIRN_STAGE_TRAIN, CAIRN_STAGE_SYNC };
+
+/* One link of the chain; eval is the name of an evaluation set, or NULL. For sync, step is the policy it yields. */
+struct cairn_link {
+    int64_t step;
+    enum cairn_stage stage;
+    const char *eval;
+};
+
+struct cairn_run {
+    char *dir;                   /* absolute */
+    char uuid[33];
+    struct cairn_recipe *recipe; /* owned */
+    json_t *info;                /* run.json; owned */
+    char identity[33];           /* hex: recipe hash over science and layout keys; what artefacts carry */
+};
+
+/* CAIRN_ENOINPUT if DIR is no run, CAIRN_ERECIPE / CAIRN_EDATA if its files are damaged. */
+enum cairn_status cairn_run_open(struct cairn_run **out, const char *dir, struct cairn_error *err);
+void cairn_run_close(struct cairn_run *r);
+
+/* Makes DIR a run: resolves outside files (prompts, tokenizer, eval sets, base) by size and digest, copies small ones below
+ * RUN/files, writes recipe.yaml and run.json durably (run.json last), links or makes RUN/base, and policy 0 when there is no
+ * warm start. Idempotent: a half-made run is finished. A science or layout key that differs from the frozen recipe: CAIRN_ERECIPE with
+ * the difference; ops keys are taken over. */
+enum cairn_status cairn_run_init(struct cairn_run **out, const char *dir, struct cairn_recipe *recipe, struct cairn_error *err);
+
+const char *cairn_stage_name(enum cairn_stage s); /* "rollout", ... */
+char *cairn_run_path(const struct cairn_run *r, const char *relative);     /* malloc'ed RUN/relative */
+char *cairn_link_relative(const struct cairn_link *l);                     /* malloc'ed "step/000003/train", "policy/000003" for sync, ... */
+char *cairn_link_path(const struct cairn_run *r, const struct cairn_link *l);
+int cairn_link_done(const struct cairn_run *r, const struct cairn_link *l); /* committed (collected counts) */
+
+/* An outside file (key as in run.json, for example "data.prompts.0"): malloc'ed path of the copy or the original, after its size
+ * and digest were checked; CAIRN_EDATA naming it if it changed. */
+enum cairn_status cairn_run_outside(const struct cairn_run *r, const char *key, char **path, struct cairn_error *err);
+
+/* The chain in order, evaluations included (before step 1, every eval_every, after the last). malloc'ed array; names borrowed from
+ * the recipe. */
+enum cairn_status cairn_run_chain(const struct cairn_run *r, struct cairn_link **out, int *n, struct cairn_error *err);
+/* The committed artefacts that link l reads, in a fixed order: malloc'ed array of links. */
+enum cairn_status cairn_link_inputs(const struct cairn_run *r, const struct cairn_link *l, struct cairn_link **out, int *n,
+                                    struct cairn_error *err);
+
+#endif
