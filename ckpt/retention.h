@@ -1,0 +1,51 @@
+/* retention.h - which generations stay, and how one goes: marker first, shards last, manifest never.
+ *
+ * Collection writes ARTEFACT/COLLECTED durably (JSON: reason, time), keeps MANIFEST.json, then removes a<N>. Killed
+ * anywhere in between, the artefact counts as collected and the next collection finishes the work. Readers pin
+ * ARTEFACT/pin/NAME before they open; a collector that meets a living pin leaves the artefact alone.
+ * Never leaves zero valid generations: what is kept is looked at (manifest and sizes, or all bytes) before anything goes.
+ */
+#ifndef CAIRN_CKPT_RETENTION_H
+#define CAIRN_CKPT_RETENTION_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "ckpt/attempt.h"
+
+struct cairn_retention {
+    int64_t keep;       /* the last this many stay; at least 1 (0 is taken as 1); -1: all */
+    int64_t keep_every; /* steps divisible by this stay too; 0: none */
+    int verify;         /* 1: read all bytes of what is kept as the last resort; 0: manifest, presence and sizes */
+    const char *reason; /* goes to the marker */
+    /* What cairn_holder_alive cannot tell (another host): 1 alive, 0 dead. NULL: taken as alive. */
+    int (*alive)(void *arg, const struct cairn_holder *h);
+    void *arg;
+};
+
+struct cairn_generation {
+    int64_t step;
+    const char *dir;
+};
+
+/* What a policy keeps, by steps alone: keep[i] = 1 or 0 for the n generations (any order, steps differ). Pure. */
+void cairn_retention_plan(const struct cairn_retention *r, const int64_t *step, int n, int *keep);
+/* Collects what the plan drops. Generations that are not committed are ignored; collected ones are finished. `keep` counts
+ * valid generations only: a damaged one does not use up a place. *collected (may be NULL): how many went.
+ * A pinned one stays without error. CAIRN_EDATA if no valid generation is left to keep: then nothing is touched. */
+enum cairn_status cairn_retention_apply(const struct cairn_retention *r, const struct cairn_generation *gen, int n, int *collected,
+                                        struct cairn_error *err);
+
+int cairn_artefact_collected(const char *dir); /* 1: the marker exists */
+/* The marker's reason, malloc'ed; "" if the marker cannot be read. */
+char *cairn_artefact_collected_why(const char *dir);
+/* Collects one; no question asked but pins: *pinned = 1 (may be NULL) and nothing done if there is a living one. */
+enum cairn_status cairn_artefact_collect(const char *dir, const struct cairn_retention *r, int *pinned, struct cairn_error *err);
+
+/* Pins are files of their own: pin before cairn_reader_open, unpin after close; name as cairn_name_ok, unique per reader
+ * (job and pid). CAIRN_ENOINPUT if the artefact was collected meanwhile. */
+enum cairn_status cairn_artefact_pin(const char *dir, const char *name, struct cairn_error *err);
+enum cairn_status cairn_artefact_unpin(const char *dir, const char *name, struct cairn_error *err);
+
+#endif
