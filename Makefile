@@ -80,7 +80,7 @@ lib  = $(foreach r,$(1),$(if $(SRC_$(r)),$(B)/lib/libcairn_$(r).a))
 sys  = $(foreach r,$(1),$(SYS_$(r)))
 
 PROGRAMS := $(foreach s,rollout score train sync,$(if $(wildcard stages/$(s)/main.c),$(B)/bin/cairn-$(s))) \
-            $(if $(wildcard tools/main.c),$(B)/bin/cairn)
+            $(if $(wildcard tools/main.c),$(B)/bin/cairn) $(B)/bin/wordproblems
 
 # --- back-ends: shared objects in build/lib, opened at run time --------------------------------------------------------
 CPU_SRC := $(wildcard kernels/cpu/*.c)
@@ -146,6 +146,10 @@ $(B)/bin/cairn: $(B)/obj/tools/main.o $(call lib,$(LINK_all))
 $(B)/bin/cairn-%: $(B)/obj/stages/%/main.o $(call lib,$(LINK_all))
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $^ $(call lib,$(LINK_all)) -o $@ $(call sys,$(LINK_all))
+
+$(B)/bin/wordproblems: $(B)/obj/tools/wordproblems/main.o $(B)/lib/libcairn_base.a
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $^ -o $@ $(SYS_base)
 
 define test_rule
 $(B)/tests/$(basename $(notdir $(1))): $(1:%.c=$(B)/obj/%.o) $(call lib,$(LINK_$(2)))
