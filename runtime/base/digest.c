@@ -1,6 +1,7 @@
 /* digest.c - xxHash behind digest.h; the formats are documented there and fixed. */
 #include "base/digest.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -139,8 +140,10 @@ struct cairn_digest cairn_tile_digest(uint64_t seed, uint64_t tile, const void *
 struct cairn_digest cairn_tile_header(uint64_t seed, const char *dtype, int ndim, const int64_t *dim, int64_t tile_bytes)
 {
     char text[32 + 21 * 16]; /* room for 16 dimensions; HDF5 shards have at most 8 */
-    int n = snprintf(text, sizeof text, "%.8s:", dtype);
+    int n;
 
+    assert(ndim >= 0 && ndim <= 16);
+    n = snprintf(text, sizeof text, "%.8s:", dtype);
     for (int i = 0; i < ndim; i++)
         n += snprintf(text + n, sizeof text - (size_t)n, i ? ",%lld" : "%lld", (long long)dim[i]);
     n += snprintf(text + n, sizeof text - (size_t)n, ":%lld", (long long)tile_bytes);

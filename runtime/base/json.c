@@ -2,8 +2,8 @@
  *
  * The canonical text is hashed into the identity of artefacts, so its number forms are part of the format:
  * integers in decimal; a real of integral value below 2^63 as that integer (so 1.0 and 1 are one value, one text),
- * -0.0 as "-0.0"; a real that is a float32 exactly as "%.9g"; any other as "%.17g". All of them read back to the
- * same bits through cairn_json_f64. Object keys are sorted by bytes. Strings are UTF-8; only '"', '\' and control
+ * -0.0 as "-0.0"; any other in the fewest of 15, 16 and 17 significant digits ("%.15g", ...) that read back to the
+ * same bits, which makes the text a fixed point: parsed and written again it is equal. Object keys are sorted by bytes. Strings are UTF-8; only '"', '\' and control
  * characters are escaped.
  */
 #include "base/json.h"
@@ -219,6 +219,18 @@ void cairn_json_put_string(struct cairn_str *s, const char *p, size_t n)
     cairn_str_putc(s, '"');
 }
 
+static void put_shortest(struct cairn_str *s, double x)
+{
+    char text[40];
+
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, x);
+        if (strtod(text, NULL) == x)
+            break;
+    }
+    cairn_str_puts(s, text);
+}
+
 void cairn_json_put_double(struct cairn_str *s, double x)
 {
     if (!isfinite(x))
@@ -227,15 +239,16 @@ void cairn_json_put_double(struct cairn_str *s, double x)
         cairn_str_puts(s, "-0.0"); /* "-0" would be read as the integer 0 */
     else if (x >= -0x1p63 && x < 0x1p63 && x == (double)(int64_t)x)
         cairn_str_printf(s, "%lld", (long long)x);
-    else if (fabs(x) <= 0x1.fffffep127 && (double)(float)x == x)
-        cairn_str_printf(s, "%.9g", x);
     else
-        cairn_str_printf(s, "%.17g", x);
+        put_shortest(s, x);
 }
 
 void cairn_json_put_float(struct cairn_str *s, float x)
 {
-    cairn_json_put_double(s, x);
+    if (!isfinite(x) || x == 0)
+        cairn_json_put_double(s, (double)x);
+    else
+        cairn_str_printf(s, "%.9g", (double)x);
 }
 
 struct writer {

@@ -27,13 +27,15 @@ enum cairn_status cairn_json_string(const json_t *obj, const char *key, const ch
 enum cairn_status cairn_json_object(const json_t *obj, const char *key, json_t **out, const char *where, struct cairn_error *err);
 enum cairn_status cairn_json_array(const json_t *obj, const char *key, json_t **out, const char *where, struct cairn_error *err);
 
-/* Compact canonical text: keys sorted, no blanks, floats as "%.17g" ("%.9g" for values that are floats exactly,
- * "%lld" for whole numbers below 2^63, so that 1.0 and 1 are one value; -0.0 keeps its sign); equal values give
- * equal bytes, so it may be hashed. Appends to s. */
+/* Compact canonical text: keys sorted, no blanks; whole numbers below 2^63 as "%lld", so that 1.0 and 1 are one value
+ * (-0.0 keeps its sign), other numbers in the fewest of 15, 16, 17 significant digits that read back to the same bits.
+ * Equal values give equal bytes, parsed and written again too, so it may be hashed. Appends to s.
+ * ("%.9g" would not do, even for what is a float exactly: 0.100000001 reads back as another double.) */
 void cairn_json_canonical(struct cairn_str *s, const json_t *v);
 /* Readable text: keys in insertion order, two blanks of indent, same number forms. */
 void cairn_json_pretty(struct cairn_str *s, const json_t *v);
-/* Appends a quoted JSON string (any bytes; invalid UTF-8 becomes U+FFFD), a number in the same forms (non-finite: null). */
+/* Appends a quoted JSON string (any bytes; invalid UTF-8 becomes U+FFFD); a float32 ("%.9g": read as a double and
+ * converted to float it has the same bits); a double in the canonical form. Non-finite: null. */
 void cairn_json_put_string(struct cairn_str *s, const char *p, size_t n);
 void cairn_json_put_float(struct cairn_str *s, float x);
 void cairn_json_put_double(struct cairn_str *s, double x);

@@ -28,10 +28,11 @@ void cairn_philox4x32(const uint32_t c[4], const uint32_t k[2], uint32_t out[4])
 /* Four words for (key; a, b, c): key words are seed (folded with purpose), counter words step, a, b, c. */
 void cairn_philox(const struct cairn_philox_key *key, uint32_t a, uint32_t b, uint32_t c, uint32_t out[4]);
 
-/* Uniform in (0, 1): (x >> 8 + 0.5) * 2^-24, exact in float. */
+/* Uniform in (0, 1): ((x >> 9) + 0.5) * 2^-23, exact in float. (With 24 bits the half would be rounded away above 2^23,
+ * and the largest draw would be 1.) */
 static inline float cairn_uniform(uint32_t x)
 {
-    return ((float)(x >> 8) + 0.5f) * 0x1p-24f;
+    return ((float)(x >> 9) + 0.5f) * 0x1p-23f;
 }
 
 /* Two standard normals from two words (Box-Muller, in double). */
