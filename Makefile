@@ -51,12 +51,14 @@ DIR_tools := tools
 
 CF_ckpt   := $(call pc_cflags,$(HDF5_PC))
 CF_recipe := $(call pc_cflags,yaml-0.1)
+CF_model  := $(call pc_cflags,libpcre2-8)
 CF_text   := $(call pc_cflags,libpcre2-8 libutf8proc)
 CF_grade  := $(call pc_cflags,gmp)
 
 SYS_base   := $(call pc_libs,jansson libxxhash) -lm -ldl
 SYS_ckpt   := $(call pc_libs,$(HDF5_PC))
 SYS_recipe := $(call pc_libs,yaml-0.1)
+SYS_model  := $(call pc_libs,libpcre2-8)
 SYS_text   := $(call pc_libs,libpcre2-8 libutf8proc)
 SYS_grade  := $(call pc_libs,gmp)
 

@@ -23,7 +23,7 @@ struct cairn_lora {          /* one adapted linear layer */
 struct cairn_adapter_spec {  /* which layers get one: from a recipe or from adapter_config.json */
     int rank;
     double alpha;
-    const char *const *targets; /* module names ("q_a_proj", "gate_proj", "experts", ...) or a full regex for PEFT; NULL-terminated */
+    const char *const *targets; /* module names ("q_a_proj", "gate_proj", "experts", ..., "all-linear") or regular expressions; NULL-terminated */
     int alias_gate_up;          /* experts' gate and up share one A (PEFT's fused layout) */
     int use_rslora;
 };
@@ -36,9 +36,27 @@ struct cairn_adapter {
     json_t *peft;               /* adapter_config.json members to write back; owned */
 };
 
+/* One layer chosen for an adapter, when the caller knows each by itself (a file, a manifest). */
+struct cairn_lora_choice {
+    int param;    /* base parameter */
+    int rank;
+    double gamma;
+    int alias;    /* base parameter whose A is used as well: it stands earlier in the list and has no alias itself; -1: own A */
+};
+
 /* CAIRN_EDATA / CAIRN_ERECIPE naming a target that matches nothing, a router or an indexer module. */
 enum cairn_status cairn_adapter_create(struct cairn_adapter *a, const struct cairn_param_table *base, const struct cairn_model_config *c,
                                        const struct cairn_adapter_spec *spec, struct cairn_error *err);
+/* The same from a list, ascending in param. CAIRN_EDATA naming a layer that cannot have one, or aliases that do not fit. */
+enum cairn_status cairn_adapter_create_from(struct cairn_adapter *a, const struct cairn_param_table *base, const struct cairn_lora_choice *list,
+                                            int n, struct cairn_error *err);
+/* What an artefact records of an adapter, and back: {"loras": [{"module", "rank", "gamma", "alias"?}], "peft": {...}}. */
+json_t *cairn_adapter_to_json(const struct cairn_adapter *a, const struct cairn_param_table *base); /* NULL without memory */
+enum cairn_status cairn_adapter_from_json(struct cairn_adapter *a, const struct cairn_param_table *base, const json_t *v, const char *where,
+                                          struct cairn_error *err);
+/* Does `target` (a module's name, the end of its path, a part of it, or a regular expression for the whole path) mean `module`?
+ * 1 yes, 0 no, -1: the expression is broken (sentence in err). */
+int cairn_target_match(const char *target, const char *module, struct cairn_error *err);
 void cairn_adapter_free(struct cairn_adapter *a);
 /* A Kaiming-uniform (bound sqrt(6 / ((1+5) in)) = 1/sqrt(in)), B zero; Philox by (seed, name, element). */
 enum cairn_status cairn_adapter_init(struct cairn_store *s, const struct cairn_adapter *a, uint64_t seed, struct cairn_compute *k,

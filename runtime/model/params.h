@@ -44,6 +44,14 @@ enum cairn_status cairn_param_table_create(struct cairn_param_table *t, const st
 void cairn_param_table_free(struct cairn_param_table *t);
 int cairn_param_find(const struct cairn_param_table *t, const char *name); /* index, or -1; hashed */
 
+/* Making a table of another kind (an adapter's): begin, add each parameter in table order (the name is copied, offset is ignored),
+ * finish. Offsets: trainable with decay, trainable without, trainable that stay fp32, frozen; each group in table order. Sizes are
+ * overflow-checked (CAIRN_EDATA). After a failure the table is to be freed. */
+enum cairn_status cairn_param_table_begin(struct cairn_param_table *t, struct cairn_error *err);
+enum cairn_status cairn_param_table_add(struct cairn_param_table *t, const struct cairn_param *p, struct cairn_error *err);
+enum cairn_status cairn_param_table_finish(struct cairn_param_table *t, struct cairn_error *err);
+int64_t cairn_param_count(const struct cairn_param *p); /* elements */
+
 /* One set of values for a table, in one buffer (weights, masters, gradients or moments), f32. */
 struct cairn_store {
     const struct cairn_param_table *table; /* borrowed */

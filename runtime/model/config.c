@@ -1,0 +1,363 @@
+/* config.c - reads a HuggingFace config.json into struct cairn_model_config, or refuses it by key and value.
+ *
+ * The rules are those the models' own code follows (spec/model.md, 1.4): where releases disagree with each other (head_dim,
+ * num_experts, library defaults of the index offset), the key that is right in all of them decides and the others are ignored.
+ * What this code cannot run (other activations, biases, tied embeddings, scaled RoPE) is refused here, so that nothing downstream
+ * has to ask. Memory: the struct is plain but for `raw`, a deep copy of the object.
+ */
+#include "model/config.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/str.h"
+
+#define SUPPORTED "glm_moe_dsa (GLM-5, 5.1, 5.2, 5.3)"
+#define MAX_DIM (INT64_C(1) << 20) /* any width; keeps products of three below 2^62 */
+
+static const json_t *find(const json_t *o, const char *key)
+{
+    const json_t *v = json_object_get(o, key);
+
+    return v && !json_is_null(v) ? v : NULL; /* null means absent in every published configuration */
+}
+
+static enum cairn_status int_or(const json_t *o, const char *key, int64_t min, int64_t max, int64_t def, int64_t *out,
+                                const char *where, struct cairn_error *err)
+{
+    if (!find(o, key)) {
+        *out = def;
+        return CAIRN_OK;
+    }
+    return cairn_json_i64(o, key, min, max, out, where, err);
+}
+
+static enum cairn_status int32_need(const json_t *o, const char *key, int64_t min, int64_t max, int *out, const char *where,
+                                    struct cairn_error *err)
+{
+    int64_t v = 0;
+    enum cairn_status st = cairn_json_i64(o, key, min, max, &v, where, err);
+
+    if (st == CAIRN_OK)
+        *out = (int)v;
+    return st;
+}
+
+static enum cairn_status float_or(const json_t *o, const char *key, double def, float *out, const char *where,
+                                  struct cairn_error *err)
+{
+    double v = def;
+    enum cairn_status st = find(o, key) ? cairn_json_f64(o, key, &v, where, err) : CAIRN_OK;
+
+    if (st == CAIRN_OK && (!isfinite(v) || !(v > 0) || !isfinite((float)v) || (float)v == 0))
+        st = cairn_fail(err, CAIRN_EDATA, "%s: key \"%s\": %g is not a positive number", where, key, v);
+    if (st == CAIRN_OK)
+        *out = (float)v;
+    return st;
+}
+
+static enum cairn_status bool_or(const json_t *o, const char *key, int def, int *out, const char *where, struct cairn_error *err)
+{
+    if (!find(o, key)) {
+        *out = def;
+        return CAIRN_OK;
+    }
+    return cairn_json_bool(o, key, out, where, err);
+}
+
+/* The key, if it is there, must be this string. */
+static enum cairn_status only_string(const json_t *o, const char *key, const char *value, const char *where, struct cairn_error *err)
+{
+    const char *s = NULL;
+    enum cairn_status st;
+
+    if (!find(o, key))
+        return CAIRN_OK;
+    st = cairn_json_string(o, key, &s, where, err);
+    if (st == CAIRN_OK && strcmp(s, value) != 0)
+        st = cairn_fail(err, CAIRN_EDATA, "%s: key \"%s\": \"%.64s\" is not supported, only \"%s\" is", where, key, s, value);
+    return st;
+}
+
+static enum cairn_status only_bool(const json_t *o, const char *key, int value, const char *where, struct cairn_error *err)
+{
+    int v = value;
+    enum cairn_status st = bool_or(o, key, value, &v, where, err);
+
+    if (st == CAIRN_OK && v != value)
+        st = cairn_fail(err, CAIRN_EDATA, "%s: key \"%s\": %s is not supported, only %s is", where, key, v ? "true" : "false",
+                        value ? "true" : "false");
+    return st;
+}
+
+static enum cairn_status read_arch(struct cairn_model_config *c, const json_t *o, const char *where, struct cairn_error *err)
+{
+    const char *type = json_string_value(json_object_get(o, "model_type"));
+    const char *cls = json_string_value(json_array_get(json_object_get(o, "architectures"), 0));
+
+    if (!type)
+        return cairn_fail(err, CAIRN_EDATA, "%s: key \"model_type\" is missing: this is no model configuration; supported: %s", where,
+                          SUPPORTED);
+    if (strcmp(type, "glm_moe_dsa") != 0)
+        return cairn_fail(err, CAIRN_EDATA, "%s: architecture \"%.64s\" (%.64s) is not supported; supported: %s", where, type,
+                          cls ? cls : "no class given", SUPPORTED);
+    c->arch = CAIRN_ARCH_GLM_MOE_DSA;
+    return CAIRN_OK;
+}
+
+/* Theta: rope_parameters, else the top level, else rope_scaling; any scaling of positions is refused. */
+static enum cairn_status read_rope(struct cairn_model_config *c, const json_t *o, const char *where, struct cairn_error *err)
+{
+    static const char *const boxes[] = {"rope_parameters", NULL, "rope_scaling"};
+    enum cairn_status st = CAIRN_OK;
+    int found = 0;
+
+    for (int i = 0; i < 3; i++) {
+        const json_t *box = boxes[i] ? find(o, boxes[i]) : o;
+
+        if (!box)
+            continue;
+        if (!json_is_object(box))
+            return cairn_fail(err, CAIRN_EDATA, "%s: key \"%s\": expected an object", where, boxes[i]);
+        if (boxes[i]) { /* both spellings of the type's key are in use */
+            TRY(only_string(box, "rope_type", "default", where, err));
+            TRY(only_string(box, "type", "default", where, err));
+        }
+        if (!found && find(box, "rope_theta")) {
+            TRY(float_or(box, "rope_theta", 0, &c->rope_theta, where, err));
+            found = 1;
+        }
+    }
+    if (!found)
+        st = cairn_fail(err, CAIRN_EDATA, "%s: no \"rope_theta\" in \"rope_parameters\", at the top level or in \"rope_scaling\"", where);
+out:
+    return st;
+}
+
+/* A list of one word a layer; entries for MTP layers may follow. *list = NULL when the key is absent. */
+static enum cairn_status layer_list(const struct cairn_model_config *c, const json_t *o, const char *key, const json_t **list,
+                                    const char *where, struct cairn_error *err)
+{
+    const json_t *v = find(o, key);
+
+    *list = NULL;
+    if (!v)
+        return CAIRN_OK;
+    if (!json_is_array(v))
+        return cairn_fail(err, CAIRN_EDATA, "%s: key \"%s\": expected a list", where, key);
+    if (json_array_size(v) != (size_t)c->layers && json_array_size(v) != (size_t)c->layers + (size_t)c->nextn)
+        return cairn_fail(err, CAIRN_EDATA, "%s: key \"%s\" has %zu entries, \"num_hidden_layers\" is %d", where, key,
+                          json_array_size(v), c->layers);
+    *list = v;
+    return CAIRN_OK;
+}
+
+static enum cairn_status layer_word(const json_t *list, int i, const char *key, const char *yes, const char *no, uint8_t *out,
+                                    const char *where, struct cairn_error *err)
+{
+    const char *s = json_string_value(json_array_get(list, (size_t)i));
+
+    if (!s || (strcmp(s, yes) != 0 && strcmp(s, no) != 0))
+        return cairn_fail(err, CAIRN_EDATA, "%s: key \"%s\", entry %d: expected \"%s\" or \"%s\"", where, key, i, yes, no);
+    *out = strcmp(s, yes) == 0;
+    return CAIRN_OK;
+}
+
+static enum cairn_status read_dense(struct cairn_model_config *c, const json_t *o, const char *where, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    const json_t *list;
+    int64_t first = 0, freq = 1;
+
+    TRY(layer_list(c, o, "mlp_layer_types", &list, where, err));
+    if (list) {
+        for (int i = 0; i < c->layers; i++)
+            TRY(layer_word(list, i, "mlp_layer_types", "dense", "sparse", &c->dense[i], where, err));
+        goto out;
+    }
+    TRY(cairn_json_i64(o, "first_k_dense_replace", 0, CAIRN_MAX_LAYERS, &first, where, err));
+    TRY(int_or(o, "moe_layer_freq", 1, 1, 1, &freq, where, err));
+    for (int i = 0; i < c->layers; i++)
+        c->dense[i] = i < first;
+out:
+    return st;
+}
+
+/* indexer_types, else index_topk_pattern, else the formula of IndexShare: full where max(i - o + 1, 0) mod f = 0. */
+static enum cairn_status read_indexer(struct cairn_model_config *c, const json_t *o, const char *where, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    const json_t *list;
+    int64_t freq = 1, offset = 1;
+
+    TRY(layer_list(c, o, "indexer_types", &list, where, err));
+    if (list) {
+        for (int i = 0; i < c->layers; i++)
+            TRY(layer_word(list, i, "indexer_types", "full", "shared", &c->indexer[i], where, err));
+    } else if (find(o, "index_topk_pattern")) {
+        const char *p = NULL;
+
+        TRY(cairn_json_string(o, "index_topk_pattern", &p, where, err));
+        if (strlen(p) != (size_t)c->layers && strlen(p) != (size_t)c->layers + (size_t)c->nextn)
+            TRY(cairn_fail(err, CAIRN_EDATA, "%s: key \"index_topk_pattern\" has %zu letters, \"num_hidden_layers\" is %d", where,
+                           strlen(p), c->layers));
+        for (int i = 0; i < c->layers; i++) {
+            if (p[i] != 'F' && p[i] != 'S')
+                TRY(cairn_fail(err, CAIRN_EDATA, "%s: key \"index_topk_pattern\", letter %d: expected F or S", where, i));
+            c->indexer[i] = p[i] == 'F';
+        }
+    } else {
+        TRY(int_or(o, "index_topk_freq", 1, CAIRN_MAX_LAYERS, 1, &freq, where, err));
+        if (freq > 1 && !find(o, "index_skip_topk_offset"))
+            TRY(cairn_fail(err, CAIRN_EDATA,
+                           "%s: \"index_topk_freq\" is %d but \"index_skip_topk_offset\" is missing, and libraries disagree about its "
+                           "default; write \"indexer_types\"", where, (int)freq));
+        TRY(int_or(o, "index_skip_topk_offset", 0, CAIRN_MAX_LAYERS, 1, &offset, where, err));
+        for (int i = 0; i < c->layers; i++)
+            c->indexer[i] = (i - offset + 1 > 0 ? i - offset + 1 : 0) % freq == 0;
+    }
+    if (!c->indexer[0])
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: layer 0 shares an index set, but no layer before it computes one", where));
+out:
+    return st;
+}
+
+static enum cairn_status read_stop(struct cairn_model_config *c, const json_t *o, const char *where, struct cairn_error *err)
+{
+    const json_t *v = find(o, "eos_token_id");
+    size_t n = !v ? 0 : json_is_array(v) ? json_array_size(v) : 1;
+
+    if (n > CAIRN_MAX_STOP)
+        return cairn_fail(err, CAIRN_EDATA, "%s: key \"eos_token_id\" lists %zu ids, at most %d are supported", where, n, CAIRN_MAX_STOP);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *e = json_is_array(v) ? json_array_get(v, i) : v;
+
+        if (!json_is_integer(e) || json_integer_value(e) < 0 || json_integer_value(e) >= c->vocab)
+            return cairn_fail(err, CAIRN_EDATA, "%s: key \"eos_token_id\": expected ids from 0 to %lld", where, (long long)c->vocab - 1);
+        c->stop[i] = (int)json_integer_value(e);
+    }
+    c->stops = (int)n;
+    return CAIRN_OK;
+}
+
+static enum cairn_status read_sizes(struct cairn_model_config *c, const json_t *o, const char *where, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int64_t v = 0;
+
+    TRY(cairn_json_i64(o, "vocab_size", 1, INT32_MAX, &c->vocab, where, err));
+    TRY(cairn_json_i64(o, "hidden_size", 1, MAX_DIM, &c->width, where, err));
+    TRY(int32_need(o, "num_hidden_layers", 1, CAIRN_MAX_LAYERS, &c->layers, where, err));
+    TRY(int_or(o, "num_nextn_predict_layers", 0, 16, 0, &v, where, err));
+    c->nextn = (int)v;
+    TRY(cairn_json_i64(o, "intermediate_size", 1, MAX_DIM, &c->dense_width, where, err));
+    TRY(cairn_json_i64(o, "moe_intermediate_size", 1, MAX_DIM, &c->expert_width, where, err));
+    TRY(int32_need(o, "n_routed_experts", 1, 65536, &c->experts, where, err));
+    TRY(int32_need(o, "num_experts_per_tok", 1, c->experts, &c->experts_per_token, where, err));
+    TRY(int_or(o, "n_shared_experts", 1, 64, 1, &v, where, err));
+    c->shared_experts = (int)v;
+    TRY(int_or(o, "n_group", 1, c->experts, 1, &v, where, err));
+    c->n_group = (int)v;
+    TRY(int_or(o, "topk_group", 1, c->n_group, 1, &v, where, err));
+    c->topk_group = (int)v;
+    TRY(bool_or(o, "norm_topk_prob", 1, &c->norm_topk, where, err));
+    TRY(float_or(o, "routed_scaling_factor", 2.5, &c->routed_scale, where, err));
+    TRY(int32_need(o, "num_attention_heads", 1, 4096, &c->heads, where, err));
+    TRY(cairn_json_i64(o, "q_lora_rank", 1, MAX_DIM, &c->q_rank, where, err));
+    TRY(cairn_json_i64(o, "kv_lora_rank", 1, MAX_DIM, &c->kv_rank, where, err));
+    TRY(cairn_json_i64(o, "qk_nope_head_dim", 1, 65536, &c->nope, where, err));
+    TRY(cairn_json_i64(o, "v_head_dim", 1, 65536, &c->v_dim, where, err));
+    /* Never head_dim, and qk_rope_head_dim only where qk_head_dim is missing: library releases overwrite both. */
+    if (find(o, "qk_head_dim")) {
+        TRY(cairn_json_i64(o, "qk_head_dim", c->nope + 1, 131072, &v, where, err));
+        c->rope = v - c->nope;
+    } else {
+        TRY(cairn_json_i64(o, "qk_rope_head_dim", 1, 65536, &c->rope, where, err));
+    }
+    TRY(int32_need(o, "index_n_heads", 1, 4096, &c->index_heads, where, err));
+    TRY(cairn_json_i64(o, "index_head_dim", 1, 65536, &c->index_dim, where, err));
+    TRY(int32_need(o, "index_topk", 1, 1 << 24, &c->index_topk, where, err));
+    TRY(float_or(o, "rms_norm_eps", 1e-5, &c->norm_eps, where, err));
+    TRY(float_or(o, "latent_norm_eps", 1e-6, &c->latent_norm_eps, where, err));
+    TRY(float_or(o, "initializer_range", 0.02, &c->init_range, where, err));
+    TRY(int_or(o, "max_position_embeddings", 1, INT32_MAX, 202752, &c->max_positions, where, err));
+out:
+    return st;
+}
+
+/* What holds between sizes. */
+static enum cairn_status check(const struct cairn_model_config *c, const char *where, struct cairn_error *err)
+{
+    if (c->rope % 2)
+        return cairn_fail(err, CAIRN_EDATA, "%s: the rotary width (qk_head_dim - qk_nope_head_dim) is %lld, expected an even number",
+                          where, (long long)c->rope);
+    if (c->index_dim < c->rope)
+        return cairn_fail(err, CAIRN_EDATA, "%s: key \"index_head_dim\": %lld is less than the rotary width %lld", where,
+                          (long long)c->index_dim, (long long)c->rope);
+    if (c->experts % c->n_group)
+        return cairn_fail(err, CAIRN_EDATA, "%s: key \"n_group\": %d does not divide \"n_routed_experts\" %d", where, c->n_group,
+                          c->experts);
+    if (c->n_group > 1 && c->experts / c->n_group < 2)
+        return cairn_fail(err, CAIRN_EDATA, "%s: key \"n_group\": a group of one expert has no second largest score", where);
+    if ((int64_t)c->topk_group * (c->experts / c->n_group) < c->experts_per_token)
+        return cairn_fail(err, CAIRN_EDATA, "%s: key \"num_experts_per_tok\": %d, but \"topk_group\" leaves %d experts to choose from",
+                          where, c->experts_per_token, c->topk_group * (c->experts / c->n_group));
+    return CAIRN_OK;
+}
+
+enum cairn_status cairn_config_parse(struct cairn_model_config *out, const json_t *obj, const char *where, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_model_config c;
+
+    memset(&c, 0, sizeof(c));
+    if (!json_is_object(obj))
+        return cairn_fail(err, CAIRN_EDATA, "%s: expected an object", where);
+    TRY(read_arch(&c, obj, where, err));
+    TRY(only_string(obj, "hidden_act", "silu", where, err));
+    TRY(only_string(obj, "scoring_func", "sigmoid", where, err));
+    TRY(only_string(obj, "topk_method", "noaux_tc", where, err));
+    TRY(only_bool(obj, "attention_bias", 0, where, err));
+    TRY(only_bool(obj, "mlp_bias", 0, where, err));
+    TRY(only_bool(obj, "tie_word_embeddings", 0, where, err));
+    TRY(only_bool(obj, "rope_interleave", 1, where, err));
+    TRY(only_bool(obj, "indexer_rope_interleave", 1, where, err));
+    TRY(read_sizes(&c, obj, where, err));
+    TRY(read_rope(&c, obj, where, err));
+    TRY(read_dense(&c, obj, where, err));
+    TRY(read_indexer(&c, obj, where, err));
+    TRY(read_stop(&c, obj, where, err));
+    TRY(check(&c, where, err));
+    c.raw = json_deep_copy(obj);
+    if (!c.raw)
+        TRY(CAIRN_NOMEM(err));
+    *out = c;
+out:
+    return st;
+}
+
+enum cairn_status cairn_config_load(struct cairn_model_config *c, const char *dir, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *path = cairn_path_join(dir, "config.json");
+    json_t *obj = NULL;
+
+    if (!path)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_json_load(&obj, path, (size_t)16 << 20, err));
+    TRY(cairn_config_parse(c, obj, path, err));
+out:
+    json_decref(obj);
+    free(path);
+    return st;
+}
+
+void cairn_config_free(struct cairn_model_config *c)
+{
+    if (!c)
+        return;
+    json_decref(c->raw);
+    c->raw = NULL;
+}
