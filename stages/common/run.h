@@ -14,6 +14,7 @@
 
 #include "base/json.h"
 #include "base/status.h"
+#include "ckpt/manifest.h"
 #include "recipe/recipe.h"
 
 enum cairn_stage { CAIRN_STAGE_ROLLOUT, CAIRN_STAGE_SCORE, CAIRN_STAGE_TRAIN, CAIRN_STAGE_SYNC };
@@ -30,14 +31,14 @@ struct cairn_run {
     char uuid[33];
     struct cairn_recipe *recipe; /* owned */
     json_t *info;                /* run.json; owned */
-    char identity[33];           /* hex: recipe hash over science and layout keys; what artefacts carry */
+    struct cairn_digest hash;    /* of the recipe's science and layout keys; what artefacts carry */
 };
 
 /* CAIRN_ENOINPUT if DIR is no run, CAIRN_ERECIPE / CAIRN_EDATA if its files are damaged. */
 enum cairn_status cairn_run_open(struct cairn_run **out, const char *dir, struct cairn_error *err);
 void cairn_run_close(struct cairn_run *r);
 
-/* Makes DIR a run: resolves outside files (prompts, tokenizer, eval sets, base) by size and digest, copies small ones below
+/* Makes DIR a run (takes recipe over on success): resolves outside files (prompts, tokenizer, eval sets, base) by size and digest, copies small ones below
  * RUN/files, writes recipe.yaml and run.json durably (run.json last), links or makes RUN/base, and policy 0 when there is no
  * warm start. Idempotent: a half-made run is finished. A science or layout key that differs from the frozen recipe: CAIRN_ERECIPE with
  * the difference; ops keys are taken over. */
@@ -56,8 +57,16 @@ enum cairn_status cairn_run_outside(const struct cairn_run *r, const char *key, 
 /* The chain in order, evaluations included (before step 1, every eval_every, after the last). malloc'ed array; names borrowed from
  * the recipe. */
 enum cairn_status cairn_run_chain(const struct cairn_run *r, struct cairn_link **out, int *n, struct cairn_error *err);
-/* The committed artefacts that link l reads, in a fixed order: malloc'ed array of links. */
-enum cairn_status cairn_link_inputs(const struct cairn_run *r, const struct cairn_link *l, struct cairn_link **out, int *n,
-                                    struct cairn_error *err);
+/* The artefacts that link l reads, relative to RUN ("policy/000002", "base"), in a fixed order: malloc'ed array of malloc'ed
+ * strings, freed with cairn_strings_free. */
+enum cairn_status cairn_link_inputs(const struct cairn_run *r, const struct cairn_link *l, char ***out, int *n, struct cairn_error *err);
+/* The keys of outside files that link l reads ("model.tokenizer", "data.prompts.0"), likewise. */
+enum cairn_status cairn_link_outside(const struct cairn_run *r, const struct cairn_link *l, char ***out, int *n, struct cairn_error *err);
+void cairn_strings_free(char **s, int n);
+
+/* The empty manifest of link l with identity (recipe hash, digests of all inputs and outside files): ready for an attempt.
+ * CAIRN_ENOINPUT naming the first input that is not committed. Caller destroys. */
+enum cairn_status cairn_link_manifest(const struct cairn_run *r, const struct cairn_link *l, struct cairn_manifest **out,
+                                      struct cairn_error *err);
 
 #endif

@@ -1,0 +1,257 @@
+/* chain.c - which links a run has, in which order, and what each one reads. Pure functions of the recipe; the truth about what
+ * is done is the manifest of each link. */
+#include "stages/common/run.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/str.h"
+#include "ckpt/attempt.h"
+#include "base/file.h"
+
+const char *cairn_stage_name(enum cairn_stage s)
+{
+    static const char *const names[] = {"rollout", "score", "train", "sync"};
+
+    return names[s];
+}
+
+char *cairn_link_relative(const struct cairn_link *l)
+{
+    if (l->eval)
+        return cairn_format("eval/%06lld/%s/%s", (long long)l->step, l->eval, cairn_stage_name(l->stage));
+    if (l->stage == CAIRN_STAGE_SYNC)
+        return cairn_format("policy/%06lld", (long long)l->step);
+    return cairn_format("step/%06lld/%s", (long long)l->step, cairn_stage_name(l->stage));
+}
+
+char *cairn_link_path(const struct cairn_run *r, const struct cairn_link *l)
+{
+    char *relative = cairn_link_relative(l), *path = relative ? cairn_run_path(r, relative) : NULL;
+
+    free(relative);
+    return path;
+}
+
+int cairn_link_done(const struct cairn_run *r, const struct cairn_link *l)
+{
+    char *path = cairn_link_path(r, l);
+    int done = path && cairn_artefact_committed(path);
+
+    free(path);
+    return done;
+}
+
+static int warm(const struct cairn_run *r)
+{
+    return cairn_recipe_has(r->recipe, "warm_start");
+}
+
+struct chain {
+    struct cairn_link *link;
+    int n, cap, oom;
+};
+
+static void chain_add(struct chain *c, int64_t step, enum cairn_stage stage, const char *eval)
+{
+    if (c->n == c->cap) {
+        int cap = c->cap ? 2 * c->cap : 64;
+        struct cairn_link *p = realloc(c->link, (size_t)cap * sizeof *p);
+
+        if (!p) {
+            c->oom = 1;
+            return;
+        }
+        c->link = p;
+        c->cap = cap;
+    }
+    c->link[c->n++] = (struct cairn_link){step, stage, eval};
+}
+
+static void chain_add_evals(struct chain *c, const struct cairn_run *r, int64_t step)
+{
+    const json_t *sets = cairn_recipe_get(r->recipe, "data.eval");
+
+    for (size_t i = 0; i < json_array_size(sets); i++) {
+        const char *name = json_string_value(json_object_get(json_array_get(sets, i), "name"));
+
+        chain_add(c, step, CAIRN_STAGE_ROLLOUT, name);
+        chain_add(c, step, CAIRN_STAGE_SCORE, name);
+    }
+}
+
+enum cairn_status cairn_run_chain(const struct cairn_run *r, struct cairn_link **out, int *n, struct cairn_error *err)
+{
+    int64_t steps = cairn_recipe_i64(r->recipe, "run.steps"), every = cairn_recipe_i64(r->recipe, "run.eval_every");
+    struct chain c = {0};
+
+    if (warm(r)) {
+        chain_add(&c, 0, CAIRN_STAGE_TRAIN, NULL);
+        chain_add(&c, 0, CAIRN_STAGE_SYNC, NULL);
+    }
+    if (every > 0)
+        chain_add_evals(&c, r, 0);
+    for (int64_t s = 1; s <= steps && !c.oom; s++) {
+        chain_add(&c, s, CAIRN_STAGE_ROLLOUT, NULL);
+        chain_add(&c, s, CAIRN_STAGE_SCORE, NULL);
+        chain_add(&c, s, CAIRN_STAGE_TRAIN, NULL);
+        chain_add(&c, s, CAIRN_STAGE_SYNC, NULL);
+        if (every > 0 && (s % every == 0 || s == steps))
+            chain_add_evals(&c, r, s);
+    }
+    if (c.oom) {
+        free(c.link);
+        return CAIRN_NOMEM(err);
+    }
+    *out = c.link;
+    *n = c.n;
+    return CAIRN_OK;
+}
+
+/* A list of at most 64 malloc'ed strings in the making. */
+struct names {
+    char *p[64];
+    int n, oom;
+};
+
+static void names_add(struct names *s, char *name)
+{
+    assert(s->n < 64);
+    if (name)
+        s->p[s->n++] = name;
+    else
+        s->oom = 1;
+}
+
+static enum cairn_status names_done(struct names *s, char ***out, int *n, struct cairn_error *err)
+{
+    char **p = s->oom ? NULL : malloc((size_t)(s->n + 1) * sizeof *p);
+
+    if (!p) {
+        for (int i = 0; i < s->n; i++)
+            free(s->p[i]);
+        return CAIRN_NOMEM(err);
+    }
+    memcpy(p, s->p, (size_t)s->n * sizeof *p);
+    *out = p;
+    *n = s->n;
+    return CAIRN_OK;
+}
+
+void cairn_strings_free(char **s, int n)
+{
+    for (int i = 0; s && i < n; i++)
+        free(s[i]);
+    free(s);
+}
+
+static void names_link(struct names *s, int64_t step, enum cairn_stage stage, const char *eval)
+{
+    names_add(s, cairn_link_relative(&(struct cairn_link){step, stage, eval}));
+}
+
+enum cairn_status cairn_link_inputs(const struct cairn_run *r, const struct cairn_link *l, char ***out, int *n, struct cairn_error *err)
+{
+    struct names s = {0};
+
+    switch (l->stage) {
+    case CAIRN_STAGE_ROLLOUT:
+        if (l->eval) {
+            names_link(&s, l->step, CAIRN_STAGE_SYNC, NULL);
+        } else {
+            names_link(&s, l->step - 1, CAIRN_STAGE_SYNC, NULL);
+            if (l->step > 1)
+                names_link(&s, l->step - 1, CAIRN_STAGE_ROLLOUT, NULL);
+        }
+        break;
+    case CAIRN_STAGE_SCORE:
+        names_link(&s, l->step, CAIRN_STAGE_ROLLOUT, l->eval);
+        break;
+    case CAIRN_STAGE_TRAIN:
+        if (l->step == 0) {
+            names_add(&s, cairn_format("base"));
+        } else {
+            names_link(&s, l->step - 1, CAIRN_STAGE_SYNC, NULL);
+            names_link(&s, l->step, CAIRN_STAGE_ROLLOUT, NULL);
+            names_link(&s, l->step, CAIRN_STAGE_SCORE, NULL);
+            if (l->step > 1 || warm(r))
+                names_link(&s, l->step - 1, CAIRN_STAGE_TRAIN, NULL);
+        }
+        break;
+    case CAIRN_STAGE_SYNC:
+        if (l->step > 0 || warm(r))
+            names_link(&s, l->step, CAIRN_STAGE_TRAIN, NULL);
+        else
+            names_add(&s, cairn_format("base"));
+        break;
+    }
+    return names_done(&s, out, n, err);
+}
+
+enum cairn_status cairn_link_outside(const struct cairn_run *r, const struct cairn_link *l, char ***out, int *n, struct cairn_error *err)
+{
+    struct names s = {0};
+    const json_t *list;
+
+    if (l->stage == CAIRN_STAGE_SYNC)
+        return names_done(&s, out, n, err);
+    names_add(&s, cairn_format("model.tokenizer"));
+    if (l->stage == CAIRN_STAGE_TRAIN) {
+        if (l->step == 0)
+            names_add(&s, cairn_format("warm_start.data"));
+    } else if (l->eval) {
+        list = cairn_recipe_get(r->recipe, "data.eval");
+        for (size_t i = 0; i < json_array_size(list); i++)
+            if (!strcmp(json_string_value(json_object_get(json_array_get(list, i), "name")), l->eval))
+                names_add(&s, cairn_format("data.eval.%zu", i));
+    } else {
+        list = cairn_recipe_get(r->recipe, "data.prompts");
+        for (size_t i = 0; i < json_array_size(list); i++)
+            names_add(&s, cairn_format("data.prompts.%zu", i));
+    }
+    return names_done(&s, out, n, err);
+}
+
+enum cairn_status cairn_link_manifest(const struct cairn_run *r, const struct cairn_link *l, struct cairn_manifest **out,
+                                      struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    static const char *const kinds[] = {"rollout", "score", "trainer", "policy"};
+    struct cairn_manifest *m = cairn_manifest_create(kinds[l->stage], l->step, r->uuid);
+    char **inputs = NULL, **outside = NULL;
+    int ni = 0, no = 0;
+
+    if (!m)
+        TRY(CAIRN_NOMEM(err));
+    m->recipe = r->hash;
+    TRY(cairn_link_inputs(r, l, &inputs, &ni, err));
+    for (int i = 0; i < ni; i++) {
+        struct cairn_manifest_head head;
+        char *path = cairn_run_path(r, inputs[i]);
+
+        st = path ? cairn_manifest_head(&head, path, err) : CAIRN_NOMEM(err);
+        free(path);
+        TRY(st);
+        TRY(cairn_manifest_add_input(m, inputs[i], head.digest, err));
+    }
+    TRY(cairn_link_outside(r, l, &outside, &no, err));
+    for (int i = 0; i < no; i++) {
+        const json_t *o = json_object_get(json_object_get(r->info, "outside"), outside[i]);
+        struct cairn_digest d;
+        char name[160];
+
+        if (!cairn_digest_parse(json_string_value(json_object_get(o, "digest")) ? json_string_value(json_object_get(o, "digest")) : "", &d))
+            TRY(cairn_fail(err, CAIRN_EDATA, "%s/run.json: no digest for %s", r->dir, outside[i]));
+        snprintf(name, sizeof name, "file:%s", outside[i]);
+        TRY(cairn_manifest_add_input(m, name, d, err));
+    }
+    *out = m;
+    m = NULL;
+out:
+    cairn_manifest_destroy(m);
+    cairn_strings_free(inputs, ni);
+    cairn_strings_free(outside, no);
+    return st;
+}

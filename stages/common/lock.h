@@ -1,0 +1,18 @@
+/* lock.h - one `cairn run` at a time works on a run directory.
+ *
+ * An flock on RUN/.lock, which names its holder. The kernel drops it when the holder dies, however it dies, so nothing expires and
+ * nothing needs cleaning. Stages started by the holder do not inherit it. Attempts (ckpt/attempt.h) protect artefacts even
+ * where flock does not reach (another node of a file system without it).
+ */
+#ifndef CAIRN_STAGES_COMMON_LOCK_H
+#define CAIRN_STAGES_COMMON_LOCK_H
+
+#include "base/status.h"
+
+struct cairn_lock;
+
+/* CAIRN_EAGAIN naming host and pid if somebody else holds it. dir must exist. */
+enum cairn_status cairn_lock_take(struct cairn_lock **out, const char *dir, struct cairn_error *err);
+void cairn_lock_drop(struct cairn_lock *l); /* NULL is fine */
+
+#endif

@@ -1,0 +1,325 @@
+/* run.c - opens and makes run directories: recipe.yaml, run.json, outside files by digest, the link to the base.
+ *
+ * run.json (a checked document of ckpt/manifest.h):
+ *   {"format": "cairn run", "version": 1, "uuid": "<32 hex>", "cairn": "<version>",
+ *    "outside": {"model.tokenizer": {"path": "/abs", "size": n, "digest": "<32 hex>", "copy": "files/model.tokenizer"}, ...}}
+ * It is written last; a directory without it is not a run yet. Outside files up to COPY_MAX are copied and from then on
+ * the copy is what counts; larger ones stay where they are and must stay as they are.
+ */
+#include "stages/common/run.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/build.h"
+#include "base/digest.h"
+#include "base/file.h"
+#include "base/str.h"
+#include "stages/common/begin.h"
+
+#define COPY_MAX (64 << 20)
+#define RUN_JSON_MAX (16 << 20)
+
+char *cairn_run_path(const struct cairn_run *r, const char *relative)
+{
+    return cairn_path_join(r->dir, relative);
+}
+
+void cairn_run_close(struct cairn_run *r)
+{
+    if (!r)
+        return;
+    cairn_recipe_free(r->recipe);
+    json_decref(r->info);
+    free(r->dir);
+    free(r);
+}
+
+static enum cairn_status run_create(struct cairn_run **out, const char *dir, struct cairn_error *err)
+{
+    struct cairn_run *r = calloc(1, sizeof *r);
+
+    if (!r)
+        return CAIRN_NOMEM(err);
+    r->dir = realpath(dir, NULL);
+    if (!r->dir) {
+        free(r);
+        return cairn_fail(err, CAIRN_ENOINPUT, "%s: %s", dir, strerror(errno));
+    }
+    *out = r;
+    return CAIRN_OK;
+}
+
+static enum cairn_status info_load(struct cairn_run *r, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *path = cairn_run_path(r, "run.json"), *text = NULL;
+    const char *uuid;
+    size_t n;
+    int64_t version;
+
+    if (!path)
+        return CAIRN_NOMEM(err);
+    TRY(cairn_file_read(path, RUN_JSON_MAX, &text, &n, err));
+    TRY(cairn_checked_parse(&r->info, text, n, path, err));
+    TRY(cairn_json_i64(r->info, "version", 1, 1, &version, path, err));
+    TRY(cairn_json_string(r->info, "uuid", &uuid, path, err));
+    if (strlen(uuid) != 32)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: key \"uuid\": expected 32 hex digits", path));
+    memcpy(r->uuid, uuid, 33);
+out:
+    free(path);
+    free(text);
+    return st;
+}
+
+static enum cairn_status recipe_load(struct cairn_run *r, struct cairn_error *err)
+{
+    char *path = cairn_run_path(r, "recipe.yaml");
+    enum cairn_status st = path ? cairn_recipe_from_resolved(&r->recipe, path, err) : CAIRN_NOMEM(err);
+
+    free(path);
+    return st != CAIRN_OK ? st : cairn_recipe_hash(r->recipe, &r->hash, err);
+}
+
+static int has_file(const struct cairn_run *r, const char *name)
+{
+    char *path = cairn_run_path(r, name);
+    int there = path && cairn_path_exists(path);
+
+    free(path);
+    return there;
+}
+
+enum cairn_status cairn_run_open(struct cairn_run **out, const char *dir, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_run *r = NULL;
+
+    TRY(run_create(&r, dir, err));
+    if (!has_file(r, "run.json"))
+        TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s: no run here (run.json is missing); make one with: cairn init RECIPE --run %s", dir, dir));
+    TRY(info_load(r, err));
+    TRY(recipe_load(r, err));
+    *out = r;
+    r = NULL;
+out:
+    cairn_run_close(r);
+    return st;
+}
+
+/* ---- outside files ----------------------------------------------------------------------------------------------- */
+
+static enum cairn_status outside_take(struct cairn_run *r, json_t *outside, const char *key, const char *path, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_digest d;
+    char hex[33], *copy = NULL, *text = NULL, *target = NULL, *dir = NULL;
+    json_t *o = NULL;
+    int64_t size;
+    size_t n;
+
+    if (cairn_path_is_dir(path))
+        TRY(cairn_recipe_fail(r->recipe, key, err, "%s is a directory; name the file", path));
+    if (!cairn_path_exists(path))
+        TRY(cairn_recipe_fail(r->recipe, key, err, "%s does not exist", path));
+    TRY(cairn_digest_file(path, &d, &size, err));
+    cairn_digest_hex(d, hex);
+    o = json_pack("{s:s, s:I, s:s}", "path", path, "size", (json_int_t)size, "digest", hex);
+    if (!o)
+        TRY(CAIRN_NOMEM(err));
+    if (size <= COPY_MAX) {
+        copy = cairn_format("files/%s", key);
+        target = copy ? cairn_run_path(r, copy) : NULL;
+        dir = cairn_run_path(r, "files");
+        if (!target || !dir)
+            TRY(CAIRN_NOMEM(err));
+        TRY(cairn_dir_make(dir, err));
+        TRY(cairn_file_read(path, COPY_MAX, &text, &n, err));
+        if ((int64_t)n != size || !cairn_digest_equal(cairn_digest_bytes(text, n), d))
+            TRY(cairn_fail(err, CAIRN_EDATA, "%s changed while it was read", path));
+        TRY(cairn_file_replace(target, text, n, err));
+        if (json_object_set_new(o, "copy", json_string(copy)))
+            TRY(CAIRN_NOMEM(err));
+    }
+    if (json_object_set(outside, key, o))
+        TRY(CAIRN_NOMEM(err));
+out:
+    json_decref(o);
+    free(copy);
+    free(text);
+    free(target);
+    free(dir);
+    return st;
+}
+
+static enum cairn_status outside_list(struct cairn_run *r, json_t *outside, const char *section, struct cairn_error *err)
+{
+    const json_t *list = cairn_recipe_get(r->recipe, section);
+    enum cairn_status st = CAIRN_OK;
+
+    for (size_t i = 0; st == CAIRN_OK && i < json_array_size(list); i++) {
+        char *key = cairn_format("%s.%zu", section, i);
+
+        st = key ? outside_take(r, outside, key, json_string_value(json_object_get(json_array_get(list, i), "path")), err) : CAIRN_NOMEM(err);
+        free(key);
+    }
+    return st;
+}
+
+static enum cairn_status outside_all(struct cairn_run *r, json_t *outside, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *tokenizer = NULL;
+
+    TRY(cairn_begin_tokenizer(r->recipe, &tokenizer, err));
+    TRY(outside_take(r, outside, "model.tokenizer", tokenizer, err));
+    TRY(outside_list(r, outside, "data.prompts", err));
+    TRY(outside_list(r, outside, "data.eval", err));
+    if (cairn_recipe_has(r->recipe, "warm_start"))
+        TRY(outside_take(r, outside, "warm_start.data", cairn_recipe_str(r->recipe, "warm_start.data"), err));
+out:
+    free(tokenizer);
+    return st;
+}
+
+enum cairn_status cairn_run_outside(const struct cairn_run *r, const char *key, char **path, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    const json_t *o = json_object_get(json_object_get(r->info, "outside"), key);
+    const char *where = "run.json", *original, *hex, *copy;
+    struct cairn_digest want, have;
+    int64_t size, now;
+    char *p = NULL;
+
+    if (!o)
+        return cairn_fail(err, CAIRN_EDATA, "%s/run.json: no outside file %s", r->dir, key);
+    TRY(cairn_json_string(o, "path", &original, where, err));
+    TRY(cairn_json_string(o, "digest", &hex, where, err));
+    TRY(cairn_json_i64(o, "size", 0, INT64_MAX, &size, where, err));
+    copy = json_string_value(json_object_get(o, "copy"));
+    p = copy ? cairn_run_path(r, copy) : strdup(original);
+    if (!p)
+        TRY(CAIRN_NOMEM(err));
+    if (!cairn_digest_parse(hex, &want))
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s/run.json: %s: bad digest", r->dir, key));
+    TRY(cairn_digest_file(p, &have, &now, err));
+    if (now != size || !cairn_digest_equal(want, have))
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: %s changed since the run was made (%lld bytes then, %lld now); put the old file back, or start a new run",
+                       key, p, (long long)size, (long long)now));
+    *path = p;
+    p = NULL;
+out:
+    free(p);
+    return st;
+}
+
+/* ---- making a run ------------------------------------------------------------------------------------------------- */
+
+static enum cairn_status recipe_write(struct cairn_run *r, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_str yaml = {0};
+    char *path = cairn_run_path(r, "recipe.yaml");
+
+    if (!path)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_recipe_write(r->recipe, &yaml, err));
+    if (yaml.oom)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_file_replace(path, yaml.p, yaml.len, err));
+out:
+    cairn_str_free(&yaml);
+    free(path);
+    return st;
+}
+
+static enum cairn_status info_make(struct cairn_run *r, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    unsigned char random[16];
+    json_t *outside = json_object();
+    char *path = cairn_run_path(r, "run.json"), *text = NULL;
+    size_t n;
+
+    if (!outside || !path)
+        TRY(CAIRN_NOMEM(err));
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+        TRY(cairn_fail_errno(err, errno, "getrandom"));
+    cairn_digest_hex(cairn_digest_bytes(random, sizeof random), r->uuid);
+    TRY(outside_all(r, outside, err));
+    r->info = json_pack("{s:s, s:i, s:s, s:s, s:O}", "format", "cairn run", "version", 1, "uuid", r->uuid, "cairn", cairn_build_version(),
+                        "outside", outside);
+    if (!r->info)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_checked_text(r->info, &text, &n, err));
+    TRY(cairn_file_replace(path, text, n, err));
+out:
+    json_decref(outside);
+    free(path);
+    free(text);
+    return st;
+}
+
+/* The run is there: the recipe must be the same in what makes a run what it is; ops keys follow the new one. */
+static enum cairn_status recipe_compare(struct cairn_run *r, struct cairn_recipe *recipe, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_str diff = {0};
+
+    if (cairn_recipe_diff(r->recipe, recipe, CAIRN_SCIENCE | CAIRN_LAYOUT, &diff) > 0) {
+        if (diff.len && diff.p[diff.len - 1] == '\n')
+            diff.p[--diff.len] = 0;
+        TRY(cairn_fail(err, CAIRN_ERECIPE,
+                       "%s holds a run of another recipe: %.300s; take a new directory, or put the recipe back", r->dir, cairn_str_z(&diff)));
+    }
+    if (cairn_recipe_diff(r->recipe, recipe, CAIRN_OPS, &diff) > 0) {
+        cairn_recipe_free(r->recipe);
+        r->recipe = recipe;
+        st = recipe_write(r, err);
+        r->recipe = NULL; /* the caller's until the very end */
+        TRY(st);
+        TRY(recipe_load(r, err));
+    }
+out:
+    cairn_str_free(&diff);
+    return st;
+}
+
+enum cairn_status cairn_run_init(struct cairn_run **out, const char *dir, struct cairn_recipe *recipe, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_run *r = NULL;
+
+    TRY(cairn_dir_make(dir, err));
+    TRY(run_create(&r, dir, err));
+    if (has_file(r, "run.json")) {
+        TRY(info_load(r, err));
+        TRY(recipe_load(r, err));
+        TRY(recipe_compare(r, recipe, err));
+    } else {
+        r->recipe = recipe;
+        st = recipe_write(r, err);
+        if (st == CAIRN_OK)
+            st = cairn_recipe_hash(recipe, &r->hash, err);
+        if (st == CAIRN_OK)
+            st = info_make(r, err);
+        if (st != CAIRN_OK) {
+            r->recipe = NULL;
+            goto out;
+        }
+        r->recipe = NULL;
+        TRY(recipe_load(r, err));
+    }
+    TRY(cairn_begin_base(r, err));
+    TRY(cairn_begin_policy(r, err));
+    cairn_recipe_free(recipe);
+    *out = r;
+    r = NULL;
+out:
+    cairn_run_close(r);
+    return st;
+}
