@@ -1,0 +1,31 @@
+/* recipe_args.h - the words "RECIPE --run DIR key=value ..." that init, run and replay share. */
+#ifndef CAIRN_TOOLS_RECIPE_ARGS_H
+#define CAIRN_TOOLS_RECIPE_ARGS_H
+
+#include <string.h>
+
+#include "stages/common/run.h"
+
+#define CAIRN_MAX_OVERRIDES 256
+
+struct cairn_recipe_args {
+    const char *recipe;                        /* first word without '=' ; NULL: none given */
+    const char *run;                           /* --run DIR */
+    const char *override[CAIRN_MAX_OVERRIDES]; /* words with '=' */
+    int overrides;
+};
+
+/* Takes one positional word; 0 if there is no place for it. */
+static inline int cairn_recipe_args_take(struct cairn_recipe_args *a, const char *word)
+{
+    if (strchr(word, '=') && a->overrides < CAIRN_MAX_OVERRIDES && (a->recipe || word[0] != '/')) {
+        a->override[a->overrides++] = word;
+        return 1;
+    }
+    if (a->recipe)
+        return 0;
+    a->recipe = word;
+    return 1;
+}
+
+#endif
