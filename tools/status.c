@@ -1,0 +1,237 @@
+/* status.c - `cairn status DIR`: the trail of a run: per step and stage what is done, what runs, what blocks and what to do next.
+ *
+ * Everything is read from the run directory: done is what has a manifest; who runs and how far it is stands in the lock and in
+ * the last event of RUN/log/<stage>.jsonl. Nothing is changed.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/signals.h"
+#include "base/str.h"
+#include "stages/common/lock.h"
+#include "stages/common/run.h"
+#include "tools/cli.h"
+#include "tools/verbs.h"
+
+#define TAIL_BYTES (256 << 10)
+
+struct args {
+    const char *dir;
+    int json, watch, all;
+};
+
+static const struct argp_option options[] = {
+    {"json", 'j', NULL, 0, "print one JSON object", 0},
+    {"watch", 'w', NULL, 0, "print again every two seconds until the run is done", 0},
+    {"all", 'a', NULL, 0, "list every step, not only the last ones", 0},
+    {0},
+};
+
+static error_t option(int key, char *arg, struct argp_state *state)
+{
+    struct args *a = state->input;
+
+    if (key == 'j')
+        a->json = 1;
+    else if (key == 'w')
+        a->watch = 1;
+    else if (key == 'a')
+        a->all = 1;
+    else if (key == ARGP_KEY_ARG && !a->dir)
+        a->dir = arg;
+    else
+        return ARGP_ERR_UNKNOWN;
+    return 0;
+}
+
+static const struct argp argp = {options, option, "DIR",
+                                 "Shows the trail of a run: steps, stages, progress, what blocks and what to do next.\v"
+                                 "Examples:\n  cairn status /tmp/tiny\n  cairn status /tmp/tiny --json",
+                                 NULL, NULL, NULL};
+
+/* The last event of a link in the stage's log, or NULL. New reference. */
+static json_t *last_event(const struct cairn_run *run, const struct cairn_link *l)
+{
+    char *relative = cairn_format("log/%s.jsonl", cairn_stage_name(l->stage)), *path = relative ? cairn_run_path(run, relative) : NULL;
+    char *text = malloc(TAIL_BYTES + 1), *line, *save = NULL;
+    json_t *found = NULL;
+    int64_t size = path ? cairn_file_size(path) : -1;
+    int fd = size > 0 && text ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    size_t n = size > TAIL_BYTES ? TAIL_BYTES : (size_t)(size > 0 ? size : 0);
+    ssize_t got = fd >= 0 ? pread(fd, text, n, size - (int64_t)n) : 0;
+
+    if (fd >= 0)
+        close(fd);
+    if (got > 0) {
+        text[got] = 0;
+        for (line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+            json_t *v = json_loads(line, 0, NULL); /* a torn line (the first, or one being written) is passed over */
+            const char *eval = json_string_value(json_object_get(v, "eval"));
+
+            if (v && json_integer_value(json_object_get(v, "step")) == l->step && json_is_string(json_object_get(v, "ev")) &&
+                !strcmp(eval ? eval : "", l->eval ? l->eval : "")) {
+                json_decref(found);
+                found = v;
+            } else {
+                json_decref(v);
+            }
+        }
+    }
+    free(relative);
+    free(path);
+    free(text);
+    return found;
+}
+
+/* One row: {step, stage, state, job, progress, reason, next}. `first`: the first link that is not done. */
+static json_t *row_make(const struct cairn_run *run, const struct cairn_link *l, int done, const struct cairn_link *first, int locked,
+                        const char *holder)
+{
+    const char *state = "waiting";
+    char stage[300], reason[400] = "", next[400] = "";
+    double progress = 0;
+    json_t *event = NULL, *o;
+
+    if (l->eval)
+        snprintf(stage, sizeof stage, "eval/%s/%s", l->eval, cairn_stage_name(l->stage));
+    else
+        snprintf(stage, sizeof stage, "%s", cairn_stage_name(l->stage));
+    if (done) {
+        state = "done";
+        progress = 1;
+    } else if (l == first) {
+        const char *ev, *text;
+
+        event = last_event(run, l);
+        ev = json_string_value(json_object_get(event, "ev"));
+        if (json_is_number(json_object_get(event, "total")) && json_number_value(json_object_get(event, "total")) > 0)
+            progress = json_number_value(json_object_get(event, "done")) / json_number_value(json_object_get(event, "total"));
+        if (locked) {
+            state = "running";
+            snprintf(reason, sizeof reason, "%s", holder);
+        } else {
+            state = ev && !strcmp(ev, "failed") ? "failed" : ev ? "stopped" : "waiting";
+            text = json_string_value(json_object_get(event, "text"));
+            snprintf(reason, sizeof reason, "%s", text ? text : ev ? "it was stopped or killed" : "nobody is at work");
+            snprintf(next, sizeof next, "cairn run %s/recipe.yaml --run %s", run->dir, run->dir);
+        }
+    } else {
+        char *relative = cairn_link_relative(first);
+
+        snprintf(reason, sizeof reason, "waits for %s", relative ? relative : "an earlier link");
+        free(relative);
+    }
+    o = json_pack("{s:I, s:s, s:s, s:n, s:f, s:s, s:s}", "step", (json_int_t)l->step, "stage", stage, "state", state, "job", "progress",
+                  progress, "reason", reason, "next", next);
+    json_decref(event);
+    return o;
+}
+
+static enum cairn_status status_make(const struct cairn_run *run, json_t **out, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_link *chain = NULL, *first = NULL;
+    json_t *rows = json_array(), *o = NULL;
+    struct cairn_error held = {0};
+    struct cairn_lock *lock = NULL;
+    int64_t steps_done = 0;
+    int n = 0, locked;
+
+    TRY(cairn_run_chain(run, &chain, &n, err));
+    locked = cairn_lock_take(&lock, run->dir, &held) == CAIRN_EAGAIN;
+    cairn_lock_drop(lock);
+    for (int i = 0; i < n; i++) {
+        int done = cairn_link_done(run, &chain[i]);
+
+        if (!done && !first)
+            first = &chain[i];
+        if (done && chain[i].stage == CAIRN_STAGE_SYNC && chain[i].step > steps_done)
+            steps_done = chain[i].step;
+        if (json_array_append_new(rows, row_make(run, &chain[i], done, first, locked, held.text)))
+            TRY(CAIRN_NOMEM(err));
+    }
+    o = json_pack("{s:s, s:I, s:I, s:O}", "run", run->dir, "steps_done", (json_int_t)steps_done, "steps_total",
+                  (json_int_t)cairn_recipe_i64(run->recipe, "run.steps"), "stages", rows);
+    if (!o)
+        TRY(CAIRN_NOMEM(err));
+    *out = o;
+out:
+    json_decref(rows);
+    free(chain);
+    return st;
+}
+
+static const char *text_of(const json_t *row, const char *key)
+{
+    const char *s = json_string_value(json_object_get(row, key));
+
+    return s ? s : "";
+}
+
+/* A table: done links are folded into one line unless `all`. */
+static void status_print(const json_t *o, int all)
+{
+    const json_t *rows = json_object_get(o, "stages");
+    int64_t done = 0;
+    size_t i;
+    json_t *row;
+
+    printf("%s: %lld of %lld steps\n", text_of(o, "run"), (long long)json_integer_value(json_object_get(o, "steps_done")),
+           (long long)json_integer_value(json_object_get(o, "steps_total")));
+    json_array_foreach(rows, i, row) done += !strcmp(text_of(row, "state"), "done");
+    if (!all && done)
+        printf("  %lld of %zu links are done\n", (long long)done, json_array_size(rows));
+    int shown = 0;
+    json_array_foreach(rows, i, row)
+    {
+        if (!all && (!strcmp(text_of(row, "state"), "done") || shown++ >= 8))
+            continue;
+        printf("  %6lld  %-24s %-8s %3.0f%%  %s\n", (long long)json_integer_value(json_object_get(row, "step")), text_of(row, "stage"),
+               text_of(row, "state"), 100 * json_number_value(json_object_get(row, "progress")), text_of(row, "reason"));
+        if (text_of(row, "next")[0])
+            printf("          to go on: %s\n", text_of(row, "next"));
+    }
+}
+
+int cairn_verb_status(int argc, char **argv)
+{
+    struct cairn_error err = {0};
+    enum cairn_status st = CAIRN_OK;
+    struct args a = {0};
+    struct cairn_run *run = NULL;
+    json_t *o = NULL;
+    int done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done);
+
+    if (usage || done)
+        return usage;
+    if (!a.dir)
+        return cairn_cli_usage("status", "DIR is missing");
+    cairn_signals_install();
+    for (;;) {
+        TRY(cairn_run_open(&run, a.dir, &err));
+        TRY(status_make(run, &o, &err));
+        done = json_integer_value(json_object_get(o, "steps_done")) >= json_integer_value(json_object_get(o, "steps_total"));
+        if (a.json)
+            TRY(cairn_cli_json(json_incref(o), &err));
+        else
+            status_print(o, a.all);
+        TRY(cairn_cli_flush(&err));
+        if (!a.watch || done || cairn_stop_requested())
+            break;
+        json_decref(o);
+        o = NULL;
+        cairn_run_close(run);
+        run = NULL;
+        cairn_sleep_s(2);
+    }
+out:
+    json_decref(o);
+    cairn_run_close(run);
+    return st == CAIRN_OK ? 0 : cairn_cli_fail("status", &err);
+}
