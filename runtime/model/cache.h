@@ -30,10 +30,20 @@ int cairn_cache_slot(struct cairn_cache *c);                 /* a free slot of l
 int cairn_cache_fork(struct cairn_cache *c, int slot);       /* a new slot that shares all of slot's positions, or -1 */
 void cairn_cache_free(struct cairn_cache *c, int slot);      /* drops its references */
 void cairn_cache_reset(struct cairn_cache *c);
-/* Room for n more positions of slot: takes pages, copies a shared last page. *fits = 0 (and nothing changed) when pages are short. */
+/* Room for n more positions of slot: takes pages, lowest number first, copies a shared last page. *fits = 0 (and nothing changed)
+ * when pages are short. Keys written into positions that were reserved before a fork are seen by both. Beyond max_length: CAIRN_EBUG. */
 enum cairn_status cairn_cache_extend(struct cairn_cache *c, int slot, int64_t n, int *fits, struct cairn_error *err);
 int64_t cairn_cache_length(const struct cairn_cache *c, int slot); /* positions reserved so far */
 int cairn_cache_free_pages(const struct cairn_cache *c);
 int cairn_cache_pages_for(const struct cairn_cache *c, int64_t length);
+
+/* For the forward (model.c and the blocks). Key rows of a layer: act (pages * page, C + R); act (pages * page, Di), full layers. */
+struct cairn_tensor cairn_cache_latent_rows(const struct cairn_cache *c, int layer);
+struct cairn_tensor cairn_cache_index_rows(const struct cairn_cache *c, int layer);
+/* Page tables of all slots on the device, i32 (slots, P), brought up to date; *page: positions a page. */
+enum cairn_status cairn_cache_tables(struct cairn_cache *c, struct cairn_tensor *pages, int *page, struct cairn_error *err);
+/* Row that holds a position of a slot; -1 if the slot is not in use or the position is not reserved. */
+int64_t cairn_cache_row(const struct cairn_cache *c, int slot, int64_t pos);
+size_t cairn_cache_bytes(const struct cairn_cache *c);
 
 #endif

@@ -1,0 +1,302 @@
+/* cache.c - pages, their reference counts, and one page table a slot (the idea is vLLM's paged attention, arXiv:2309.06180).
+ *
+ * The bookkeeping lives on the host; the device sees key rows and a mirror of the page tables, which is sent when it changed. Who
+ * gets which page depends on the order of calls alone: the free page with the lowest number. Nothing is read before it is written:
+ * an op looks only at positions up to its own.
+ */
+#include "model/cache.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "model/carve.h"
+
+struct cairn_cache {
+    struct cairn_compute *k; /* borrowed */
+    int layers, slots, pages, page, per_slot; /* per_slot: P, pages a slot may hold */
+    int64_t max_length;
+    struct cairn_buffer *buf;
+    struct cairn_tensor *latent, *index; /* one a layer; index absent (buf NULL) on shared layers */
+    struct cairn_tensor tables;          /* i32 (slots, P) */
+
+    int *ref;        /* [pages] slots that hold it */
+    int free_pages, lowest; /* no free page below `lowest` */
+    int32_t *table;  /* [slots][P], -1 beyond a slot's pages */
+    int64_t *length; /* [slots], -1: slot is free */
+    uint8_t *stale;  /* [slots] the device's copy of the row is old */
+};
+
+static void carve(struct cairn_cache *c, struct cairn_carve *v, const struct cairn_model_config *cfg, enum cairn_dtype act)
+{
+    int64_t rows = (int64_t)c->pages * c->page;
+
+    c->tables = cairn_carve2(v, CAIRN_I32, c->slots, c->per_slot);
+    for (int i = 0; i < c->layers; i++) {
+        c->latent[i] = cairn_carve2(v, act, rows, cfg->kv_rank + cfg->rope);
+        if (cfg->indexer[i])
+            c->index[i] = cairn_carve2(v, act, rows, cfg->index_dim);
+    }
+}
+
+enum cairn_status cairn_cache_create(struct cairn_cache **out, const struct cairn_model_config *cfg, struct cairn_compute *k,
+                                     const struct cairn_cache_opts *o, struct cairn_error *err)
+{
+    struct cairn_cache *c = NULL;
+    struct cairn_carve v = {0};
+    enum cairn_status st = CAIRN_OK;
+    int64_t per_slot;
+
+    if (o->slots < 1 || o->pages < 1 || o->page < 1 || o->max_length < 1 || (int64_t)o->pages * o->page > INT32_MAX)
+        return cairn_fail(err, CAIRN_EBUG, "cache of %d slots, %d pages of %d positions, sequences of %lld", o->slots, o->pages, o->page,
+                          (long long)o->max_length);
+    per_slot = (o->max_length - 1) / o->page + 1;
+    if (per_slot > o->pages)
+        per_slot = o->pages;
+    c = calloc(1, sizeof *c);
+    if (!c)
+        return CAIRN_NOMEM(err);
+    c->k = k;
+    c->layers = cfg->layers;
+    c->slots = o->slots;
+    c->pages = o->pages;
+    c->page = o->page;
+    c->per_slot = (int)per_slot;
+    c->max_length = o->max_length;
+    c->latent = calloc((size_t)c->layers, sizeof *c->latent);
+    c->index = calloc((size_t)c->layers, sizeof *c->index);
+    c->ref = calloc((size_t)c->pages, sizeof *c->ref);
+    c->table = calloc((size_t)c->slots * (size_t)c->per_slot, sizeof *c->table);
+    c->length = calloc((size_t)c->slots, sizeof *c->length);
+    c->stale = calloc((size_t)c->slots, 1);
+    if (!c->latent || !c->index || !c->ref || !c->table || !c->length || !c->stale)
+        TRY(CAIRN_NOMEM(err));
+    carve(c, &v, cfg, k->backend->act);
+    if (v.overflow)
+        TRY(cairn_fail(err, CAIRN_ERECIPE, "a cache of %d pages of %d positions does not fit any memory", c->pages, c->page));
+    TRY(cairn_buffer_create(k->dev, v.high, &c->buf, err));
+    v = (struct cairn_carve){.buf = c->buf};
+    carve(c, &v, cfg, k->backend->act);
+    cairn_cache_reset(c);
+    *out = c;
+    c = NULL;
+out:
+    cairn_cache_destroy(c);
+    return st;
+}
+
+void cairn_cache_destroy(struct cairn_cache *c)
+{
+    if (!c)
+        return;
+    cairn_buffer_destroy(c->buf);
+    free(c->latent);
+    free(c->index);
+    free(c->ref);
+    free(c->table);
+    free(c->length);
+    free(c->stale);
+    free(c);
+}
+
+void cairn_cache_reset(struct cairn_cache *c)
+{
+    memset(c->ref, 0, (size_t)c->pages * sizeof *c->ref);
+    memset(c->table, 0xff, (size_t)c->slots * (size_t)c->per_slot * sizeof *c->table);
+    memset(c->stale, 1, (size_t)c->slots);
+    for (int i = 0; i < c->slots; i++)
+        c->length[i] = -1;
+    c->free_pages = c->pages;
+    c->lowest = 0;
+}
+
+/* ---- pages and slots -------------------------------------------------------------------------------------------- */
+
+static int32_t take_page(struct cairn_cache *c) /* there must be one */
+{
+    int p = c->lowest;
+
+    while (c->ref[p])
+        p++;
+    c->ref[p] = 1;
+    c->lowest = p + 1;
+    c->free_pages--;
+    return p;
+}
+
+static void drop_page(struct cairn_cache *c, int32_t p)
+{
+    if (--c->ref[p])
+        return;
+    c->free_pages++;
+    if (p < c->lowest)
+        c->lowest = p;
+}
+
+static int used(const struct cairn_cache *c, int slot)
+{
+    return slot >= 0 && slot < c->slots && c->length[slot] >= 0;
+}
+
+int cairn_cache_pages_for(const struct cairn_cache *c, int64_t length)
+{
+    return length > 0 ? (int)((length - 1) / c->page + 1) : 0;
+}
+
+int cairn_cache_slot(struct cairn_cache *c)
+{
+    for (int i = 0; i < c->slots; i++)
+        if (c->length[i] < 0) {
+            c->length[i] = 0;
+            return i;
+        }
+    return -1;
+}
+
+int cairn_cache_fork(struct cairn_cache *c, int slot)
+{
+    size_t width = (size_t)c->per_slot;
+    int s;
+
+    if (!used(c, slot) || (s = cairn_cache_slot(c)) < 0)
+        return -1;
+    memcpy(c->table + (size_t)s * width, c->table + (size_t)slot * width, width * sizeof *c->table);
+    c->length[s] = c->length[slot];
+    c->stale[s] = 1;
+    for (int i = 0; i < cairn_cache_pages_for(c, c->length[s]); i++)
+        c->ref[c->table[(size_t)s * width + (size_t)i]]++;
+    return s;
+}
+
+void cairn_cache_free(struct cairn_cache *c, int slot)
+{
+    int32_t *row;
+
+    if (!used(c, slot))
+        return;
+    row = c->table + (size_t)slot * (size_t)c->per_slot;
+    for (int i = 0; i < cairn_cache_pages_for(c, c->length[slot]); i++) {
+        drop_page(c, row[i]);
+        row[i] = -1;
+    }
+    c->length[slot] = -1;
+    c->stale[slot] = 1;
+}
+
+/* The first n rows of page `from` into page `to`, in every layer. */
+static enum cairn_status copy_page(struct cairn_cache *c, int32_t from, int32_t to, int64_t n, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    for (int i = 0; i < c->layers; i++) {
+        const struct cairn_tensor *t[2] = {&c->latent[i], &c->index[i]};
+
+        for (int j = 0; j < 2; j++)
+            if (t[j]->buf)
+                TRY(c->k->ops.rows(&c->k->stream,
+                                   &(struct cairn_rows){.src = cairn_tensor_slice(t[j], 0, (int64_t)from * c->page, n),
+                                                        .dst = cairn_tensor_slice(t[j], 0, (int64_t)to * c->page, n)},
+                                   err));
+    }
+out:
+    return st;
+}
+
+enum cairn_status cairn_cache_extend(struct cairn_cache *c, int slot, int64_t n, int *fits, struct cairn_error *err)
+{
+    int32_t *row;
+    int64_t length, tail;
+    int have, want, shared;
+    enum cairn_status st = CAIRN_OK;
+
+    if (!used(c, slot) || n < 0 || n > c->max_length - c->length[slot])
+        return cairn_fail(err, CAIRN_EBUG, "cache slot %d cannot grow by %lld positions (length %lld, at most %lld)", slot, (long long)n,
+                          used(c, slot) ? (long long)c->length[slot] : -1LL, (long long)c->max_length);
+    *fits = 1;
+    if (!n)
+        return CAIRN_OK;
+    row = c->table + (size_t)slot * (size_t)c->per_slot;
+    length = c->length[slot];
+    tail = length % c->page;
+    have = cairn_cache_pages_for(c, length);
+    if ((length + n - 1) / c->page + 1 > c->pages) {
+        *fits = 0;
+        return CAIRN_OK;
+    }
+    want = cairn_cache_pages_for(c, length + n);
+    shared = tail > 0 && c->ref[row[have - 1]] > 1;
+    if (want - have + shared > c->free_pages) {
+        *fits = 0;
+        return CAIRN_OK;
+    }
+    if (shared) {
+        int32_t page = take_page(c);
+
+        st = copy_page(c, row[have - 1], page, tail, err);
+        if (st != CAIRN_OK) {
+            drop_page(c, page);
+            return st;
+        }
+        drop_page(c, row[have - 1]);
+        row[have - 1] = page;
+    }
+    for (int i = have; i < want; i++)
+        row[i] = take_page(c);
+    c->length[slot] = length + n;
+    if (shared || want > have)
+        c->stale[slot] = 1;
+    return CAIRN_OK;
+}
+
+int64_t cairn_cache_length(const struct cairn_cache *c, int slot)
+{
+    return used(c, slot) ? c->length[slot] : -1;
+}
+
+int cairn_cache_free_pages(const struct cairn_cache *c)
+{
+    return c->free_pages;
+}
+
+/* ---- for the forward -------------------------------------------------------------------------------------------- */
+
+struct cairn_tensor cairn_cache_latent_rows(const struct cairn_cache *c, int layer)
+{
+    return c->latent[layer];
+}
+
+struct cairn_tensor cairn_cache_index_rows(const struct cairn_cache *c, int layer)
+{
+    return c->index[layer];
+}
+
+enum cairn_status cairn_cache_tables(struct cairn_cache *c, struct cairn_tensor *pages, int *page, struct cairn_error *err)
+{
+    size_t width = (size_t)c->per_slot;
+    enum cairn_status st = CAIRN_OK;
+
+    for (int i = 0; i < c->slots; i++) {
+        struct cairn_tensor row = cairn_tensor_slice(&c->tables, 0, i, 1);
+
+        if (!c->stale[i])
+            continue;
+        TRY(cairn_tensor_set(&c->k->stream, &row, c->table + (size_t)i * width, width * sizeof *c->table, err));
+        c->stale[i] = 0;
+    }
+    *pages = c->tables;
+    *page = c->page;
+out:
+    return st;
+}
+
+int64_t cairn_cache_row(const struct cairn_cache *c, int slot, int64_t pos)
+{
+    if (!used(c, slot) || pos < 0 || pos >= c->length[slot])
+        return -1;
+    return (int64_t)c->table[(size_t)slot * (size_t)c->per_slot + (size_t)(pos / c->page)] * c->page + pos % c->page;
+}
+
+size_t cairn_cache_bytes(const struct cairn_cache *c)
+{
+    return c->buf->bytes;
+}

@@ -1,0 +1,454 @@
+/* model.c - passes: embedding, layers, head, forward and backward; see model.h.
+ *
+ * A pass owns one buffer. Which tensor lies where in it is carved anew whenever the number of rows changes (carve.h): a call of n
+ * rows uses views of exactly n rows, so no block ever thinks about room. Per layer, what the backward needs is kept (train), or
+ * shares one place (sampling; or recompute, where a layer is run again just before its backward). Logits, wanted by few, have a
+ * buffer of their own that grows to the largest number of rows asked for.
+ *
+ * It binds to the model as it is at creation: stores must stay where they are, what they hold may change.
+ */
+#include "model/model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/log.h"
+#include "model/layer.h"
+
+struct cairn_pass {
+    struct cairn_model m;
+    struct cairn_pass_opts o;
+    struct cairn_layer *layer;      /* [layers] */
+    int embed, norm, head;          /* parameter indexes */
+    int lowest;                     /* first layer with an adapted matrix (layers: none) */
+    int *index_of;                  /* [layers] which index set a layer uses */
+    int sets;                       /* index sets */
+    int64_t topk;                   /* width of an index set */
+
+    struct cairn_buffer *buf;
+    struct cairn_buffer *logits_buf; /* NULL until wanted */
+    int64_t carved;                  /* rows of the present views, -1 none */
+    struct cairn_tensor id, pos, seq, start, target, key_row, want;  /* i32 */
+    struct cairn_tensor *x;          /* [layers + 1] act (N, D): residual stream before each layer and after the last */
+    struct cairn_tensor *idx;        /* [sets] i32 (N, T) */
+    struct cairn_tensor z, rstd;     /* act (N, D), f32 (N): final norm */
+    struct cairn_tensor dz, dx;      /* act (N, D) */
+    struct cairn_tensor dt;          /* act, flat */
+    struct cairn_scores scores;
+    struct cairn_layer_save *save;   /* [layers] */
+    struct cairn_layer_work *work;   /* [layers] */
+
+    struct cairn_call call;          /* of the forward just run */
+    int ready;                       /* 1: a training forward was run, its backward was not */
+    float inv_temperature;
+    int32_t *h_row;                  /* [max_rows] host scratch */
+};
+
+/* ---- memory ----------------------------------------------------------------------------------------------------- */
+
+/* All views for n rows; the same function measures (no buffer) and carves. */
+static void carve(struct cairn_pass *p, struct cairn_carve *v, int64_t n)
+{
+    const struct cairn_model_config *cfg = p->m.config;
+    enum cairn_dtype act = p->m.k->backend->act;
+    int train = p->o.train, layers = cfg->layers, keep = train && !p->o.recompute;
+    int64_t dt = 0;
+    size_t mark;
+
+    p->id = cairn_carve1(v, CAIRN_I32, n);
+    p->pos = cairn_carve1(v, CAIRN_I32, n);
+    p->seq = cairn_carve1(v, CAIRN_I32, n);
+    p->start = cairn_carve1(v, CAIRN_I32, p->o.max_seqs);
+    p->target = cairn_carve1(v, CAIRN_I32, n);
+    p->key_row = cairn_carve1(v, CAIRN_I32, n);
+    p->want = cairn_carve1(v, CAIRN_I32, n);
+    p->scores = (struct cairn_scores){.logprob = cairn_carve1(v, CAIRN_F32, n), .lse = cairn_carve1(v, CAIRN_F32, n)};
+    if (p->o.entropy)
+        p->scores.entropy = cairn_carve1(v, CAIRN_F32, n);
+    if (p->o.argmax)
+        p->scores.argmax = cairn_carve1(v, CAIRN_I32, n);
+    p->z = cairn_carve2(v, act, n, cfg->width);
+    p->rstd = cairn_carve1(v, CAIRN_F32, n);
+    if (train) {
+        p->dz = cairn_carve2(v, act, n, cfg->width);
+        p->dx = cairn_carve2(v, act, n, cfg->width);
+        for (int i = 0; i < layers; i++) {
+            int64_t want = cairn_layer_dt(&p->layer[i], cfg, n);
+
+            dt = want > dt ? want : dt;
+        }
+        p->dt = cairn_carve1(v, act, dt);
+    }
+    for (int i = 0; i <= layers; i++)
+        p->x[i] = train || !i ? cairn_carve2(v, act, n, cfg->width) : p->x[0];
+    for (int i = 0; i < p->sets; i++)
+        p->idx[i] = train || !i ? cairn_carve2(v, CAIRN_I32, n, p->topk) : p->idx[0];
+    mark = v->at;
+    for (int i = 0; i < layers; i++) {
+        if (!keep)
+            v->at = mark;
+        cairn_layer_carve_save(v, &p->layer[i], cfg, act, n, train, &p->save[i]);
+    }
+    mark = v->high;
+    for (int i = 0; i < layers; i++) {
+        v->at = mark;
+        cairn_layer_carve_work(v, &p->layer[i], cfg, act, n, p->m.segments, train, &p->work[i]);
+    }
+}
+
+static enum cairn_status place(struct cairn_pass *p, int64_t n, struct cairn_error *err)
+{
+    struct cairn_carve v = {.buf = p->buf};
+
+    if (n == p->carved)
+        return CAIRN_OK;
+    carve(p, &v, n);
+    if (v.overflow || v.high > p->buf->bytes)
+        return CAIRN_BUG(err, "a pass of fewer rows wants more memory");
+    p->carved = n;
+    return CAIRN_OK;
+}
+
+/* f32 (rows, V) in the buffer of logits, which grows by doubling. */
+static enum cairn_status logits_view(struct cairn_pass *p, int64_t rows, struct cairn_tensor *out, struct cairn_error *err)
+{
+    int64_t dim[2] = {rows, p->m.config->vocab}, room = 1, bytes;
+    enum cairn_status st = CAIRN_OK;
+
+    if (!p->logits_buf || (int64_t)(p->logits_buf->bytes / sizeof(float)) / dim[1] < rows) {
+        while (room < rows)
+            room *= 2;
+        if (!cairn_mul_i64(room, dim[1], &bytes) || !cairn_mul_i64(bytes, (int64_t)sizeof(float), &bytes))
+            return CAIRN_BUG(err, "logits of too many rows");
+        TRY(cairn_stream_wait(&p->m.k->stream, err));
+        cairn_buffer_destroy(p->logits_buf);
+        p->logits_buf = NULL;
+        TRY(cairn_buffer_create(p->m.k->dev, (size_t)bytes, &p->logits_buf, err));
+    }
+    TRY(cairn_tensor_view(out, p->logits_buf, 0, CAIRN_F32, 2, dim, err));
+out:
+    return st;
+}
+
+/* ---- creation --------------------------------------------------------------------------------------------------- */
+
+/* Every dimension that a tensor-parallel layout would cut must be a multiple of V. */
+static enum cairn_status check_segments(const struct cairn_model *m, struct cairn_error *err)
+{
+    const struct cairn_model_config *c = m->config;
+    const struct {
+        const char *what;
+        int64_t size;
+    } cut[] = {
+        {"num_attention_heads", c->heads},
+        {"intermediate_size", c->dense_width},
+        {"moe_intermediate_size", c->expert_width},
+        {"vocab_size", c->vocab},
+    };
+    int v = m->segments;
+
+    if (v < 1 || (v & (v - 1)))
+        return cairn_fail(err, CAIRN_ERECIPE, "numerics.segments: %d is no power of two", v);
+    for (size_t i = 0; i < sizeof cut / sizeof cut[0]; i++)
+        if (cut[i].size % v)
+            return cairn_fail(err, CAIRN_ERECIPE, "numerics.segments: %d does not divide the model's %s, %lld", v, cut[i].what,
+                              (long long)cut[i].size);
+    return CAIRN_OK;
+}
+
+static int has_lora(const struct cairn_layer *l)
+{
+    struct cairn_model_config one = {.heads = 1, .experts_per_token = 1};
+
+    return cairn_layer_dt(l, &one, 1) > 0;
+}
+
+static enum cairn_status bind(struct cairn_pass *p, struct cairn_error *err)
+{
+    const struct cairn_model_config *cfg = p->m.config;
+    const struct cairn_param_table *table = p->m.weights->table;
+    enum cairn_status st = CAIRN_OK;
+
+    p->embed = cairn_param_find(table, "model.embed_tokens.weight");
+    p->norm = cairn_param_find(table, "model.norm.weight");
+    p->head = cairn_param_find(table, "lm_head.weight");
+    if (p->embed < 0 || p->norm < 0 || p->head < 0)
+        TRY(CAIRN_BUG(err, "the parameter table has no embedding, final norm or head"));
+    p->lowest = cfg->layers;
+    for (int i = 0; i < cfg->layers; i++) {
+        if (cfg->indexer[i])
+            p->sets++;
+        if (!p->sets)
+            TRY(CAIRN_BUG(err, "the first layer has no indexer"));
+        p->index_of[i] = p->sets - 1;
+        TRY(cairn_layer_bind(&p->layer[i], &p->m, i, err));
+        if (p->lowest > i && has_lora(&p->layer[i]))
+            p->lowest = i;
+    }
+out:
+    return st;
+}
+
+enum cairn_status cairn_pass_create(struct cairn_pass **out, const struct cairn_model *m, const struct cairn_pass_opts *o,
+                                    struct cairn_error *err)
+{
+    size_t layers = (size_t)m->config->layers;
+    struct cairn_pass *p = NULL;
+    struct cairn_carve v = {0};
+    enum cairn_status st = CAIRN_OK;
+
+    if (o->max_rows < 1 || o->max_rows > INT32_MAX || o->max_seqs < 1 || (m->adapter && !m->adapter_weights))
+        return CAIRN_BUG(err, "pass without rows or sequences, or adapter without weights");
+    p = calloc(1, sizeof *p);
+    if (!p)
+        return CAIRN_NOMEM(err);
+    p->m = *m;
+    p->o = *o;
+    p->carved = -1;
+    if (!p->m.segments)
+        p->m.segments = 1;
+    p->layer = calloc(layers, sizeof *p->layer);
+    p->index_of = calloc(layers, sizeof *p->index_of);
+    p->x = calloc(layers + 1, sizeof *p->x);
+    p->idx = calloc(layers, sizeof *p->idx);
+    p->save = calloc(layers, sizeof *p->save);
+    p->work = calloc(layers, sizeof *p->work);
+    p->h_row = calloc((size_t)o->max_rows, sizeof *p->h_row);
+    if (!p->layer || !p->index_of || !p->x || !p->idx || !p->save || !p->work || !p->h_row)
+        TRY(CAIRN_NOMEM(err));
+    TRY(check_segments(&p->m, err));
+    TRY(bind(p, err));
+    p->topk = m->config->index_topk;
+    if (o->train && o->max_rows < p->topk) /* no position reaches index_topk */
+        p->topk = o->max_rows;
+    carve(p, &v, o->max_rows);
+    if (v.overflow)
+        TRY(cairn_fail(err, CAIRN_ERECIPE, "a pass of %lld rows does not fit any memory", (long long)o->max_rows));
+    TRY(cairn_buffer_create(m->k->dev, v.high, &p->buf, err));
+    *out = p;
+    p = NULL;
+out:
+    cairn_pass_destroy(p);
+    return st;
+}
+
+void cairn_pass_destroy(struct cairn_pass *p)
+{
+    if (!p)
+        return;
+    cairn_buffer_destroy(p->buf);
+    cairn_buffer_destroy(p->logits_buf);
+    free(p->layer);
+    free(p->index_of);
+    free(p->x);
+    free(p->idx);
+    free(p->save);
+    free(p->work);
+    free(p->h_row);
+    free(p);
+}
+
+size_t cairn_pass_bytes(const struct cairn_pass *p)
+{
+    return p->buf->bytes + (p->logits_buf ? p->logits_buf->bytes : 0);
+}
+
+/* ---- one call --------------------------------------------------------------------------------------------------- */
+
+static enum cairn_status set_i32(struct cairn_pass *p, const struct cairn_tensor *t, const int32_t *h, int64_t n, struct cairn_error *err)
+{
+    struct cairn_tensor view = cairn_tensor_slice(t, 0, 0, n);
+
+    return cairn_tensor_set(&p->m.k->stream, &view, h, (size_t)n * sizeof *h, err);
+}
+
+static enum cairn_status check_ids(const struct cairn_pass *p, const int32_t *id, int64_t n, int32_t least, const char *what,
+                                   struct cairn_error *err)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (id[i] < least || id[i] >= p->m.config->vocab)
+            return cairn_fail(err, CAIRN_EDATA, "%s %d of row %lld is outside the vocabulary of %lld", what, id[i], (long long)i,
+                              (long long)p->m.config->vocab);
+    return CAIRN_OK;
+}
+
+/* Packed: sequences whole, one after the other, positions from 0. */
+static enum cairn_status check_packed(const struct cairn_pass *p, const struct cairn_batch *b, struct cairn_error *err)
+{
+    int64_t row = 0;
+
+    if (b->nseq > p->o.max_seqs)
+        return cairn_fail(err, CAIRN_EBUG, "batch of %d sequences in a pass for %d", b->nseq, p->o.max_seqs);
+    for (int s = 0; s < b->nseq; s++) {
+        if (b->start[s] != row)
+            return cairn_fail(err, CAIRN_EBUG, "sequence %d starts at row %d, not %lld", s, b->start[s], (long long)row);
+        for (; row < b->n && b->seq[row] == s; row++)
+            if (b->pos[row] != row - b->start[s])
+                return cairn_fail(err, CAIRN_EBUG, "row %lld has position %d in sequence %d", (long long)row, b->pos[row], s);
+    }
+    if (row != b->n)
+        return cairn_fail(err, CAIRN_EBUG, "row %lld belongs to sequence %d, out of order", (long long)row, b->seq[row]);
+    return CAIRN_OK;
+}
+
+/* Everything that both kinds of forward have in common before the layers: checks, ids and positions sent, embedding looked up. */
+static enum cairn_status begin(struct cairn_pass *p, const struct cairn_batch *b, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    p->ready = 0;
+    if (b->n < 0 || b->n > p->o.max_rows)
+        return cairn_fail(err, CAIRN_EBUG, "batch of %lld rows in a pass for %lld", (long long)b->n, (long long)p->o.max_rows);
+    TRY(check_ids(p, b->id, b->n, 0, "token", err));
+    TRY(place(p, b->n, err));
+    TRY(set_i32(p, &p->id, b->id, b->n, err));
+    TRY(set_i32(p, &p->pos, b->pos, b->n, err));
+    TRY(set_i32(p, &p->seq, b->seq, b->n, err));
+    p->call = (struct cairn_call){.k = p->m.k, .c = p->m.config, .act = p->m.k->backend->act, .segments = p->m.segments, .n = b->n,
+                                  .dt = p->dt, .keys = {.pos = p->pos, .seq = p->seq}};
+    OP(&p->call, rows, .src = p->m.weights->tensor[p->embed], .src_index = p->id, .dst = p->x[0]);
+out:
+    return st;
+}
+
+static enum cairn_status layers(struct cairn_pass *p, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    for (int i = 0; i < p->m.config->layers; i++)
+        TRY(cairn_layer_forward(&p->call, &p->layer[i], &p->x[i], &p->x[i + 1], &p->idx[p->index_of[i]], &p->save[i], &p->work[i], err));
+out:
+    return st;
+}
+
+static enum cairn_status packed(struct cairn_pass *p, const struct cairn_batch *b, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(check_packed(p, b, err));
+    TRY(begin(p, b, err));
+    TRY(set_i32(p, &p->start, b->start, b->nseq, err));
+    p->call.keys.start = cairn_tensor_slice(&p->start, 0, 0, b->nseq);
+    TRY(layers(p, err));
+    OP(&p->call, rmsnorm, .x = p->x[p->m.config->layers], .g = p->m.weights->tensor[p->norm], .y = p->z, .rstd = p->rstd,
+       .eps = p->m.config->norm_eps);
+out:
+    return st;
+}
+
+/* ---- forward ---------------------------------------------------------------------------------------------------- */
+
+enum cairn_status cairn_forward(struct cairn_pass *p, const struct cairn_batch *b, const int32_t *target, float temperature,
+                                struct cairn_scores *out, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    if (!(temperature > 0))
+        return cairn_fail(err, CAIRN_EBUG, "forward at temperature %g", (double)temperature);
+    TRY(check_ids(p, target, b->n, -1, "target", err));
+    TRY(packed(p, b, err));
+    TRY(set_i32(p, &p->target, target, b->n, err));
+    p->inv_temperature = 1 / temperature;
+    OP(&p->call, logprob, .z = p->z, .w = p->m.weights->tensor[p->head], .target = p->target, .logprob = p->scores.logprob,
+       .lse = p->scores.lse, .entropy = p->scores.entropy, .argmax = p->scores.argmax, .inv_temperature = p->inv_temperature,
+       .segments = p->m.segments);
+    p->ready = p->o.train;
+    *out = p->scores;
+out:
+    return st;
+}
+
+enum cairn_status cairn_forward_logits(struct cairn_pass *p, const struct cairn_batch *b, struct cairn_tensor *logits, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(packed(p, b, err));
+    TRY(logits_view(p, b->n, logits, err));
+    OP(&p->call, matmul, .form = CAIRN_NT, .x = p->z, .w = p->m.weights->tensor[p->head], .y = *logits, .alpha = 1, .segments = 1);
+out:
+    return st;
+}
+
+enum cairn_status cairn_forward_cached(struct cairn_pass *p, struct cairn_cache *cache, const struct cairn_batch *b, const int32_t *want,
+                                       int nwant, struct cairn_tensor *logits, struct cairn_error *err)
+{
+    struct cairn_tensor index, z, rstd;
+    enum cairn_status st = CAIRN_OK;
+
+    if (p->o.train)
+        return CAIRN_BUG(err, "cached forward in a pass made for training");
+    for (int64_t i = 0; i < b->n && i < p->o.max_rows; i++) {
+        int64_t row = cairn_cache_row(cache, b->seq[i], b->pos[i]);
+
+        if (row < 0)
+            return cairn_fail(err, CAIRN_EBUG, "row %lld: position %d of cache slot %d is not reserved", (long long)i, b->pos[i], b->seq[i]);
+        p->h_row[i] = (int32_t)row;
+    }
+    if (nwant < 0 || nwant > b->n)
+        return cairn_fail(err, CAIRN_EBUG, "%d rows of logits wanted of %lld", nwant, (long long)b->n);
+    for (int i = 0; i < nwant; i++)
+        if (want[i] < 0 || want[i] >= b->n)
+            return cairn_fail(err, CAIRN_EBUG, "logits of row %d wanted, of %lld", want[i], (long long)b->n);
+    TRY(begin(p, b, err));
+    TRY(set_i32(p, &p->key_row, p->h_row, b->n, err));
+    TRY(set_i32(p, &p->want, want, nwant, err));
+    p->call.cache = cache;
+    p->call.key_row = p->key_row;
+    TRY(cairn_cache_tables(cache, &p->call.keys.pages, &p->call.keys.page, err));
+    TRY(layers(p, err));
+
+    /* the rows that are wanted move to save[0].h1, which nobody needs any more, then through the final norm into z */
+    index = cairn_tensor_slice(&p->want, 0, 0, nwant);
+    z = cairn_tensor_slice(&p->save[0].h1, 0, 0, nwant);
+    OP(&p->call, rows, .src = p->x[p->m.config->layers], .src_index = index, .dst = z);
+    index = z;
+    z = cairn_tensor_slice(&p->z, 0, 0, nwant);
+    rstd = cairn_tensor_slice(&p->rstd, 0, 0, nwant);
+    OP(&p->call, rmsnorm, .x = index, .g = p->m.weights->tensor[p->norm], .y = z, .rstd = rstd, .eps = p->m.config->norm_eps);
+    TRY(logits_view(p, nwant, logits, err));
+    OP(&p->call, matmul, .form = CAIRN_NT, .x = z, .w = p->m.weights->tensor[p->head], .y = *logits, .alpha = 1, .segments = 1);
+out:
+    return st;
+}
+
+/* ---- backward --------------------------------------------------------------------------------------------------- */
+
+enum cairn_status cairn_backward(struct cairn_pass *p, const struct cairn_tensor *dlogprob, const struct cairn_tensor *dentropy,
+                                 struct cairn_store *grads, struct cairn_store *adapter_grads, struct cairn_error *err)
+{
+    struct cairn_call *c = &p->call, again;
+    int last = p->m.config->layers, bottom = grads ? 0 : p->lowest;
+    enum cairn_status st = CAIRN_OK;
+
+    if (!p->ready)
+        return CAIRN_BUG(err, "backward without a training forward before it");
+    if (adapter_grads && !p->m.adapter)
+        return CAIRN_BUG(err, "adapter gradients of a model without adapter");
+    if (dentropy && dentropy->buf && !p->o.entropy)
+        return CAIRN_BUG(err, "entropy's gradient in a pass made without entropy");
+    p->ready = 0;
+    if (!grads && (!adapter_grads || bottom == last))
+        return CAIRN_OK;
+    c->grads = grads;
+    c->adapter_grads = adapter_grads;
+    OP(c, logprob_bwd, .z = p->z, .w = p->m.weights->tensor[p->head], .target = p->target, .lse = p->scores.lse,
+       .entropy = p->scores.entropy, .dlogprob = *dlogprob, .dentropy = dentropy ? *dentropy : (struct cairn_tensor){0}, .dz = p->dz,
+       .dw = cairn_call_grad(c, p->head), .inv_temperature = p->inv_temperature, .segments = p->m.segments);
+    OP(c, rmsnorm_bwd, .x = p->x[last], .g = p->m.weights->tensor[p->norm], .rstd = p->rstd, .dy = p->dz, .dx = p->dx,
+       .dg = cairn_call_grad(c, p->norm));
+    for (int i = last - 1; i >= bottom; i--) {
+        const struct cairn_tensor *idx = &p->idx[p->index_of[i]];
+
+        if (p->o.recompute) {
+            again = *c;
+            again.rerun = 1;
+            TRY(cairn_layer_forward(&again, &p->layer[i], &p->x[i], &p->x[i + 1], idx, &p->save[i], &p->work[i], err));
+        }
+        TRY(cairn_layer_backward(c, &p->layer[i], &p->x[i], &p->dx, idx, &p->save[i], &p->work[i], err));
+    }
+    if (grads && grads->tensor[p->embed].buf)
+        OP(c, embed_bwd, .ids = p->id, .dy = p->dx, .dtable = grads->tensor[p->embed]);
+out:
+    return st;
+}
