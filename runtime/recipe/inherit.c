@@ -1,0 +1,163 @@
+/* inherit.c - depth first, later parents over earlier ones, the file over all; a file inside itself is told by device and inode. */
+#include "recipe/inherit.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "recipe/yaml.h"
+
+struct family {
+    struct cairn_arena *arena;
+    struct cairn_error *err;
+    int files, depth, parents;
+    struct {
+        dev_t dev;
+        ino_t ino;
+    } open[CAIRN_INHERIT_DEPTH_MAX]; /* the files that are being read, outermost first */
+};
+
+/* Absolute folder of a file, links resolved, in the arena; NULL if there is no such folder. */
+static const char *folder(struct cairn_arena *a, const char *path)
+{
+    char *dir = cairn_path_dirname(path), *real = dir ? realpath(dir, NULL) : NULL;
+    const char *out = real ? cairn_arena_strdup(a, real) : NULL;
+
+    free(dir);
+    free(real);
+    return out;
+}
+
+static enum cairn_status read_file(struct family *f, const char *path, const struct cairn_place *named, const struct cairn_node **out);
+
+static enum cairn_status read_parent(struct family *f, const struct cairn_node *name, const struct cairn_node **under)
+{
+    char *dir = NULL, *path = NULL;
+    const struct cairn_node *parent;
+    enum cairn_status st;
+
+    if (name->kind != CAIRN_NODE_SCALAR || !*name->text || cairn_node_is_null(name))
+        TRY(cairn_place_fail(f->err, name->at, "inherit: expected a file name or a list of them"));
+    dir = cairn_path_dirname(name->at.src->label);
+    path = dir ? cairn_path_join(strcmp(dir, ".") == 0 ? "" : dir, name->text) : NULL;
+    if (!path)
+        TRY(CAIRN_NOMEM(f->err));
+    TRY(read_file(f, path, &name->at, &parent));
+    *under = *under ? cairn_node_merge(f->arena, *under, parent) : parent;
+    if (!*under)
+        TRY(CAIRN_NOMEM(f->err));
+out:
+    free(dir);
+    free(path);
+    return st;
+}
+
+/* named: where an `inherit` names the file, NULL for the first one. */
+static enum cairn_status read_file(struct family *f, const char *path, const struct cairn_place *named, const struct cairn_node **out)
+{
+    struct cairn_source *src = cairn_arena_calloc(f->arena, 1, sizeof *src);
+    struct cairn_place at = {src, 1, 1}, whole = {src, 0, 0};
+    const struct cairn_node *mine = NULL, *inherit, *under = NULL;
+    enum cairn_status st = CAIRN_OK;
+    struct stat info;
+    char *text = NULL;
+    int missing;
+    size_t n;
+
+    if (!src || !(src->label = cairn_arena_strdup(f->arena, path)))
+        return CAIRN_NOMEM(f->err);
+    missing = stat(path, &info) != 0;
+    if (missing || S_ISDIR(info.st_mode)) {
+        const char *why = missing ? strerror(errno) : "it is a folder";
+
+        if (named)
+            return cairn_place_fail(f->err, *named, "inherit: cannot read %s: %s", path, why);
+        return cairn_place_fail(f->err, whole, "cannot read this recipe: %s", why);
+    }
+    for (int i = 0; i < f->depth; i++)
+        if (f->open[i].dev == info.st_dev && f->open[i].ino == info.st_ino)
+            return cairn_place_fail(f->err, *named, "inherit: %s inherits itself", path);
+    if (f->depth == CAIRN_INHERIT_DEPTH_MAX || ++f->files > CAIRN_INHERIT_FILES_MAX)
+        return cairn_place_fail(f->err, named ? *named : whole, "inherit: more than %d levels or %d files", CAIRN_INHERIT_DEPTH_MAX,
+                                CAIRN_INHERIT_FILES_MAX);
+    if (S_ISREG(info.st_mode) && info.st_size > CAIRN_YAML_TEXT_MAX)
+        return cairn_place_fail(f->err, at, "%lld bytes; a recipe has at most %d", (long long)info.st_size, CAIRN_YAML_TEXT_MAX);
+    src->dir = folder(f->arena, path);
+    if (!src->dir)
+        return cairn_fail_errno(f->err, errno, "folder of %s", path);
+
+    f->open[f->depth].dev = info.st_dev;
+    f->open[f->depth++].ino = info.st_ino;
+    TRY(cairn_file_read(path, CAIRN_YAML_TEXT_MAX, &text, &n, f->err));
+    TRY(cairn_yaml_parse(f->arena, text, n, at, 1, &mine, f->err));
+    inherit = cairn_node_member(mine, "inherit", NULL);
+    if (inherit) {
+        if (!f->parents)
+            TRY(cairn_place_fail(f->err, inherit->at, "inherit: a resolved recipe holds everything itself"));
+        if (inherit->kind == CAIRN_NODE_LIST) {
+            for (int i = 0; i < inherit->n; i++)
+                TRY(read_parent(f, inherit->item[i], &under));
+        } else {
+            TRY(read_parent(f, inherit, &under));
+        }
+        mine = cairn_node_without(f->arena, mine, "inherit");
+        if (mine && under)
+            mine = cairn_node_merge(f->arena, under, mine);
+        if (!mine)
+            TRY(CAIRN_NOMEM(f->err));
+    }
+    *out = mine;
+out:
+    f->depth--;
+    free(text);
+    return st;
+}
+
+enum cairn_status cairn_inherit_read(struct cairn_arena *a, const char *path, int parents, const struct cairn_node **out,
+                                     struct cairn_error *err)
+{
+    struct family f = {.arena = a, .err = err, .parents = parents};
+
+    return read_file(&f, path, NULL, out);
+}
+
+enum cairn_status cairn_inherit_override(struct cairn_arena *a, const struct cairn_node **root, const char *text, int line,
+                                         const char *from, struct cairn_error *err)
+{
+    struct cairn_source *src = cairn_arena_calloc(a, 1, sizeof *src);
+    struct cairn_place at = {src, line, 1}, value_at;
+    const struct cairn_node *value = NULL;
+    const char *equals = strchr(text, '=');
+    char *path, *cwd = NULL;
+    enum cairn_status st = CAIRN_OK;
+
+    if (!src)
+        return CAIRN_NOMEM(err);
+    src->label = from ? cairn_arena_strdup(a, from) : "command line";
+    if (from) {
+        src->dir = folder(a, from);
+    } else {
+        cwd = getcwd(NULL, 0);
+        src->dir = cwd ? cairn_arena_strdup(a, cwd) : NULL;
+    }
+    if (!src->label || !src->dir)
+        TRY(cairn_fail_errno(err, errno, "%s: the folder from which paths count", from ? from : "command line"));
+    if (!equals || equals == text)
+        TRY(cairn_place_fail(err, at, "expected key=value (as in train.learning_rate=1e-5), found \"%.80s\"", text));
+    path = cairn_arena_printf(a, "%.*s", (int)(equals - text), text);
+    if (!path)
+        TRY(CAIRN_NOMEM(err));
+    if (strcmp(path, "inherit") == 0)
+        TRY(cairn_place_fail(err, at, "inherit belongs into a file"));
+    value_at = at;
+    value_at.col = (int)(equals + 1 - text) + 1;
+    TRY(cairn_yaml_parse(a, equals + 1, strlen(equals + 1), value_at, 0, &value, err));
+    TRY(cairn_node_set(a, root, path, at, value, err));
+out:
+    free(cwd);
+    return st;
+}
