@@ -1,0 +1,68 @@
+/* columns.c - units of flat arrays to shards and back (columns.h). */
+#include "stages/common/columns.h"
+
+#include <assert.h>
+#include <stdio.h>
+
+#include "base/json.h"
+
+void cairn_unit_name(int unit, char out[32])
+{
+    snprintf(out, 32, "unit-%06d", unit);
+}
+
+static void column_name(int unit, const char *column, char out[96])
+{
+    snprintf(out, 96, "%s.%06d", column, unit);
+}
+
+enum cairn_status cairn_unit_write(struct cairn_attempt *a, int unit, const char *identity, const struct cairn_column *c, int n,
+                                   struct cairn_shard_entry **entry, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_slice slice[CAIRN_COLUMNS_MAX];
+    char names[CAIRN_COLUMNS_MAX][96], name[32];
+    const struct cairn_shard_opts opts = {.no_tiles = 1, .identity = identity};
+    struct cairn_shard *w = NULL;
+
+    assert(n <= CAIRN_COLUMNS_MAX);
+    for (int i = 0; i < n; i++) {
+        column_name(unit, c[i].name, names[i]);
+        slice[i] = cairn_slice_whole(names[i], c[i].dtype, 1, &c[i].count);
+    }
+    cairn_unit_name(unit, name);
+    TRY(cairn_attempt_shard(a, &w, name, slice, n, &opts, err));
+    for (int i = 0; i < n; i++)
+        if (c[i].count)
+            TRY(cairn_shard_write(w, i, 0, c[i].p, (size_t)c[i].count * cairn_dtype_size(c[i].dtype), err));
+    TRY(cairn_attempt_shard_done(a, &w, entry, err));
+out:
+    cairn_shard_destroy(w);
+    return st;
+}
+
+enum cairn_status cairn_unit_read(struct cairn_reader *r, int unit, const char *column, enum cairn_dtype dtype, void **out, int64_t *count,
+                                  struct cairn_error *err)
+{
+    char name[96];
+
+    column_name(unit, column, name);
+    return cairn_reader_array(r, name, dtype, out, count, err);
+}
+
+int cairn_unit_has(struct cairn_reader *r, int unit, const char *column)
+{
+    char name[96];
+
+    column_name(unit, column, name);
+    return cairn_manifest_find(cairn_reader_manifest(r), name) != NULL;
+}
+
+enum cairn_status cairn_unit_count(struct cairn_reader *r, int *units, struct cairn_error *err)
+{
+    int64_t n;
+    enum cairn_status st = cairn_json_i64(cairn_reader_manifest(r)->content, "units", 0, 999999, &n, cairn_reader_path(r), err);
+
+    *units = st == CAIRN_OK ? (int)n : 0;
+    return st;
+}

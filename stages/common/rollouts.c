@@ -1,0 +1,177 @@
+/* rollouts.c - columns of rollouts.h to shards and back, every offset checked before use. */
+#include "stages/common/rollouts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+
+void cairn_rollouts_free(struct cairn_rollouts *r)
+{
+    free(r->offsets);
+    free(r->tokens);
+    free(r->response);
+    free(r->logprobs);
+    free(r->logprobs_sampled);
+    free(r->prompt_length);
+    free(r->prompt_id);
+    free(r->group);
+    free(r->sample);
+    free(r->finish);
+    free(r->used);
+    free(r->verdict);
+    memset(r, 0, sizeof *r);
+}
+
+enum cairn_status cairn_rollouts_finish(struct cairn_rollouts *r, const char *where, struct cairn_error *err)
+{
+    free(r->response);
+    r->response = malloc((size_t)(r->n + 1) * sizeof *r->response);
+    if (!r->response)
+        return CAIRN_NOMEM(err);
+    r->response[0] = 0;
+    if (r->offsets[0] != 0)
+        return cairn_fail(err, CAIRN_EDATA, "%s: offsets begin at %lld, not at 0", where, (long long)r->offsets[0]);
+    for (int64_t i = 0; i < r->n; i++) {
+        int64_t length;
+
+        if (r->offsets[i + 1] < r->offsets[i])
+            return cairn_fail(err, CAIRN_EDATA, "%s: rollout %lld: offsets descend", where, (long long)i);
+        length = r->offsets[i + 1] - r->offsets[i] - r->prompt_length[i];
+        if (r->prompt_length[i] < 1 || length < 0)
+            return cairn_fail(err, CAIRN_EDATA, "%s: rollout %lld: %d prompt tokens of %lld", where, (long long)i, r->prompt_length[i],
+                              (long long)(r->offsets[i + 1] - r->offsets[i]));
+        if (i && r->group[i] < r->group[i - 1])
+            return cairn_fail(err, CAIRN_EDATA, "%s: rollout %lld: its group stands before the one before it", where, (long long)i);
+        r->response[i + 1] = r->response[i] + length;
+    }
+    return CAIRN_OK;
+}
+
+/* Grows *p by `more` elements of `size` behind the first n and appends src. */
+static int append(void **p, int64_t n, const void *src, int64_t more, size_t size)
+{
+    size_t total;
+    char *q;
+
+    if (!cairn_mul_size((size_t)(n + more), size, &total))
+        return 0;
+    q = realloc(*p, total ? total : 1);
+    if (!q)
+        return 0;
+    memcpy(q + (size_t)n * size, src, (size_t)more * size);
+    *p = q;
+    return 1;
+}
+
+/* One column of a unit behind what is there; its count must be `want` (-1: any). */
+static enum cairn_status column_add(struct cairn_reader *from, int unit, const char *name, enum cairn_dtype t, void **p, int64_t n,
+                                    int64_t want, int64_t *count, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    void *h = NULL;
+    int64_t got;
+
+    TRY(cairn_unit_read(from, unit, name, t, &h, &got, err));
+    if (want >= 0 && got != want)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: unit %d: %s has %lld elements, expected %lld", cairn_reader_path(from), unit, name,
+                       (long long)got, (long long)want));
+    if (!append(p, n, h, got, cairn_dtype_size(t)))
+        TRY(CAIRN_NOMEM(err));
+    if (count)
+        *count = got;
+out:
+    free(h);
+    return st;
+}
+
+static enum cairn_status unit_add(struct cairn_rollouts *r, struct cairn_reader *from, int unit, int64_t *tokens, int64_t *responses,
+                                  int sampled, int logprobs, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int64_t n, t, mine = 0, *offsets = NULL;
+    void **const P_offsets = (void **)&r->offsets;
+
+    TRY(column_add(from, unit, "prompt_length", CAIRN_I32, (void **)&r->prompt_length, r->n, -1, &n, err));
+    TRY(column_add(from, unit, "tokens", CAIRN_I32, (void **)&r->tokens, *tokens, -1, &t, err));
+    TRY(column_add(from, unit, "prompt_id", CAIRN_I64, (void **)&r->prompt_id, r->n, n, NULL, err));
+    TRY(column_add(from, unit, "group", CAIRN_I32, (void **)&r->group, r->n, n, NULL, err));
+    TRY(column_add(from, unit, "sample", CAIRN_I32, (void **)&r->sample, r->n, n, NULL, err));
+    TRY(column_add(from, unit, "finish", CAIRN_U8, (void **)&r->finish, r->n, n, NULL, err));
+    TRY(column_add(from, unit, "used", CAIRN_U8, (void **)&r->used, r->n, n, NULL, err));
+    TRY(column_add(from, unit, "verdict", CAIRN_U8, (void **)&r->verdict, r->n, n, NULL, err));
+    TRY(column_add(from, unit, "offsets", CAIRN_I64, (void **)&offsets, 0, n + 1, NULL, err));
+    if (offsets[0] != 0 || offsets[n] != t)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: unit %d: offsets run from %lld to %lld, tokens from 0 to %lld", cairn_reader_path(from), unit,
+                       (long long)offsets[0], (long long)offsets[n], (long long)t));
+    for (int64_t i = 0; i < n; i++) {
+        int64_t length = offsets[i + 1] - offsets[i] - r->prompt_length[r->n + i];
+
+        if (offsets[i + 1] < offsets[i] || offsets[i + 1] > t || length < 0)
+            TRY(cairn_fail(err, CAIRN_EDATA, "%s: unit %d: rollout %lld has impossible offsets", cairn_reader_path(from), unit, (long long)i));
+        mine += length;
+    }
+    for (int64_t i = 0; i <= n; i++)
+        offsets[i] += *tokens;
+    if (!append(P_offsets, r->n, offsets, n + 1, sizeof *offsets))
+        TRY(CAIRN_NOMEM(err));
+    if (logprobs)
+        TRY(column_add(from, unit, "logprobs", CAIRN_F32, (void **)&r->logprobs, *responses, mine, NULL, err));
+    if (sampled)
+        TRY(column_add(from, unit, "logprobs_sampled", CAIRN_F32, (void **)&r->logprobs_sampled, *responses, mine, NULL, err));
+    r->n += n;
+    *tokens += t;
+    *responses += mine;
+out:
+    free(offsets);
+    return st;
+}
+
+enum cairn_status cairn_rollouts_load(struct cairn_rollouts *r, struct cairn_reader *from, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int64_t tokens = 0, responses = 0;
+    int units, logprobs, sampled;
+
+    memset(r, 0, sizeof *r);
+    TRY(cairn_unit_count(from, &units, err));
+    logprobs = units > 0 && cairn_unit_has(from, 0, "logprobs");
+    sampled = units > 0 && cairn_unit_has(from, 0, "logprobs_sampled");
+    for (int u = 0; u < units; u++)
+        TRY(unit_add(r, from, u, &tokens, &responses, sampled, logprobs, err));
+    if (!units && !(r->offsets = calloc(1, sizeof *r->offsets)))
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_rollouts_finish(r, cairn_reader_path(from), err));
+out:
+    if (st != CAIRN_OK)
+        cairn_rollouts_free(r);
+    return st;
+}
+
+enum cairn_status cairn_rollouts_write(const struct cairn_rollouts *r, int64_t begin, int64_t end, struct cairn_attempt *a, int unit,
+                                       const char *identity, struct cairn_shard_entry **entry, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int64_t n = end - begin, t0 = r->offsets[begin], t1 = r->offsets[end], r0 = r->response[begin], r1 = r->response[end];
+    int64_t *offsets = malloc((size_t)(n + 1) * sizeof *offsets);
+    int columns = 9;
+
+    if (!offsets)
+        return CAIRN_NOMEM(err);
+    for (int64_t i = 0; i <= n; i++)
+        offsets[i] = r->offsets[begin + i] - t0;
+    struct cairn_column c[11] = {
+        {"tokens", CAIRN_I32, r->tokens + t0, t1 - t0},       {"offsets", CAIRN_I64, offsets, n + 1},
+        {"prompt_length", CAIRN_I32, r->prompt_length + begin, n}, {"prompt_id", CAIRN_I64, r->prompt_id + begin, n},
+        {"group", CAIRN_I32, r->group + begin, n},            {"sample", CAIRN_I32, r->sample + begin, n},
+        {"finish", CAIRN_U8, r->finish + begin, n},           {"used", CAIRN_U8, r->used + begin, n},
+        {"verdict", CAIRN_U8, r->verdict + begin, n},
+    };
+    if (r->logprobs)
+        c[columns++] = (struct cairn_column){"logprobs", CAIRN_F32, r->logprobs + r0, r1 - r0};
+    if (r->logprobs_sampled)
+        c[columns++] = (struct cairn_column){"logprobs_sampled", CAIRN_F32, r->logprobs_sampled + r0, r1 - r0};
+    st = cairn_unit_write(a, unit, identity, c, columns, entry, err);
+    free(offsets);
+    return st;
+}
