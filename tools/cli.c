@@ -55,7 +55,7 @@ int cairn_cli_parse(const struct argp *argp, int argc, char **argv, void *input,
 {
     static const struct argp_option options[] = {{"help", '?', NULL, 0, "this page", -1}, {0}};
     struct argp_child child[] = {{argp, 0, NULL, 0}, {0}};
-    struct argp outer = {options, asked_option, argp->args_doc, argp->doc, child, NULL, NULL};
+    struct argp outer = {options, asked_option, NULL, NULL, child, NULL, NULL}; /* argp prints the child's texts, too */
     struct asked a = {argp, input, done};
     char name[64];
     char *saved = argv[0];
