@@ -1,16 +1,19 @@
 /* stage.h - the stage contract (design section 4), once for all four executables.
  *
- *     cairn-<stage> RUN --step N [--shard i/n] [--eval NAME] [--quiet] [--threads T]
+ *     cairn-<stage> RUN --step N [--eval NAME] [--quiet] [--threads T]
  *
  * cairn_stage_main does, in this order: signals, the grader process where the stage wants one (before threads, MPI, devices),
- * arguments, run directory, "already committed?" (0 at once), inputs (69 naming what is missing), world, device, attempt; then
- * the stage's work; then commit, metrics, exit code. Ranks agree before they leave. Only main() exits.
+ * arguments, run directory, "already committed?" (0 at once), inputs (69 naming what is missing), world, device, fingerprint,
+ * attempt; then the stage's work; then commit, what follows the commit, exit code. Only main() exits.
+ * kill -9 at any instant leaves finished shards for the next attempt and nothing else.
  */
 #ifndef CAIRN_STAGES_COMMON_STAGE_H
 #define CAIRN_STAGES_COMMON_STAGE_H
 
+#include "base/log.h"
 #include "ckpt/attempt.h"
 #include "ckpt/manifest.h"
+#include "ckpt/reader.h"
 #include "grade/process.h"
 #include "kernels/backend.h"
 #include "stages/common/run.h"
@@ -20,27 +23,37 @@ struct cairn_stage_ctx {
     struct cairn_run *run;
     struct cairn_link link;
     struct cairn_world *world;
-    struct cairn_compute *compute;          /* NULL for stages without a device (score) */
+    struct cairn_compute *compute;          /* NULL for stages without a device (score, sync) */
     struct cairn_grader_process *graders;   /* NULL unless asked for */
+    char *dir;                              /* of the artefact */
     struct cairn_attempt *attempt;
+    struct cairn_manifest *manifest;        /* being made: the work adds shards, content (logical) and info (not) */
     struct cairn_events *events;            /* RUN/log/<stage>.jsonl */
-    int shard, shards;                      /* --shard i/n; 0/1 */
-    json_t *content, *info;                 /* manifest members the stage fills in: logical (hashed) and not */
-    double started_s;
+    /* private */
+    struct cairn_progress *bar;
+    double started_s, told_s, interval_s;
 };
 
 struct cairn_stage_def {
     enum cairn_stage stage;
-    const char *doc;     /* --help */
+    const char *doc; /* --help, with two examples */
     int wants_device, wants_graders;
-    /* Writes shards into ctx->attempt. CAIRN_OK: whole, commit. CAIRN_EAGAIN: stopped early, whole shards are kept. */
+    /* Writes shards into ctx->attempt and the manifest. CAIRN_OK: whole, commit. CAIRN_EAGAIN: stopped early; whole shards are kept. */
     enum cairn_status (*work)(struct cairn_stage_ctx *ctx, struct cairn_error *err);
+    /* After the commit (also when it was there already): may be NULL. */
+    enum cairn_status (*after)(const struct cairn_run *run, const struct cairn_link *l, struct cairn_error *err);
 };
 
 int cairn_stage_main(int argc, char **argv, const struct cairn_stage_def *def);
 
-/* fingerprint.numerics of this process for the recipe: the compute's numerics plus segments and text/library versions that matter. */
-enum cairn_status cairn_stage_fingerprint(const struct cairn_run *r, const struct cairn_compute *k, char *numerics, int n, char *layout,
-                                          int m, struct cairn_error *err);
+/* Progress of the work: the bar, and from time to time an event that `cairn status` reads. */
+void cairn_stage_progress(struct cairn_stage_ctx *ctx, const char *unit, int64_t done, int64_t total);
+/* CAIRN_EAGAIN "stopped" if SIGTERM or the like has come. For loops. */
+enum cairn_status cairn_stage_stopping(struct cairn_error *err);
+/* Opens the input artefact `relative` ("policy/000002"): the digest must be the one in ctx->manifest's inputs. Caller closes. */
+enum cairn_status cairn_stage_input(struct cairn_stage_ctx *ctx, const char *relative, struct cairn_reader **out, struct cairn_error *err);
+/* Sets info.metrics[key] = v and content.metrics[key] = v. */
+void cairn_stage_info(struct cairn_stage_ctx *ctx, const char *key, double v);
+void cairn_stage_metric(struct cairn_stage_ctx *ctx, const char *key, double v);
 
 #endif
