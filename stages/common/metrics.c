@@ -1,0 +1,139 @@
+/* metrics.c - collects metrics of committed manifests into lines (metrics.h). */
+#include "stages/common/metrics.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/str.h"
+
+#define LOG_MAX (1 << 30)
+
+/* Adds content.metrics and info.metrics of a link, and time/<stage>, to o under prefix. A link that is not there adds nothing. */
+static enum cairn_status link_add(const struct cairn_run *run, const struct cairn_link *l, const char *prefix, json_t *o, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_manifest *m = NULL;
+    char *path = cairn_link_path(run, l), key[400];
+    const json_t *seconds;
+
+    if (!path)
+        return CAIRN_NOMEM(err);
+    if (!cairn_link_done(run, l))
+        goto out;
+    TRY(cairn_manifest_load(&m, path, err));
+    for (int i = 0; i < 2; i++) {
+        json_t *metrics = json_object_get(i ? m->info : m->content, "metrics"), *v;
+        const char *name;
+
+        json_object_foreach(metrics, name, v)
+        {
+            snprintf(key, sizeof key, "%s%s", prefix, name);
+            json_object_set(o, key, v);
+        }
+    }
+    seconds = json_object_get(m->info, "seconds");
+    if (seconds) {
+        snprintf(key, sizeof key, "%stime/%s", prefix, cairn_stage_name(l->stage));
+        json_object_set(o, key, (json_t *)seconds);
+    }
+out:
+    cairn_manifest_destroy(m);
+    free(path);
+    return st;
+}
+
+/* 1: a line with this step (and eval name, or none) is there. */
+static int line_there(const char *text, size_t n, int64_t step, const char *eval)
+{
+    const char *p = text, *end = text + n;
+
+    while (p < end) {
+        const char *nl = memchr(p, '\n', (size_t)(end - p));
+        json_t *v = json_loadb(p, (size_t)((nl ? nl : end) - p), 0, NULL);
+        const char *name = json_string_value(json_object_get(v, "eval"));
+        int same = v && json_integer_value(json_object_get(v, "step")) == step && !strcmp(name ? name : "", eval ? eval : "");
+
+        json_decref(v);
+        if (same)
+            return 1;
+        if (!nl)
+            break;
+        p = nl + 1;
+    }
+    return 0;
+}
+
+/* Appends o unless its line is there. A torn last line (a kill) is closed first. */
+static enum cairn_status line_append(const struct cairn_run *run, int64_t step, const char *eval, json_t *o, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *dir = cairn_run_path(run, "log"), *path = dir ? cairn_path_join(dir, "metrics.jsonl") : NULL, *text = NULL;
+    struct cairn_str line = {0};
+    size_t n = 0;
+    int fd = -1;
+
+    if (!path)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_dir_make(dir, err));
+    fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (fd < 0)
+        TRY(cairn_fail_errno(err, errno, "open %s", path));
+    if (flock(fd, LOCK_EX) && errno != ENOLCK && errno != ENOTSUP)
+        TRY(cairn_fail_errno(err, errno, "lock %s", path));
+    TRY(cairn_file_read(path, LOG_MAX, &text, &n, err));
+    if (line_there(text, n, step, eval))
+        goto out;
+    if (n && text[n - 1] != '\n')
+        cairn_str_putc(&line, '\n');
+    cairn_json_canonical(&line, o);
+    cairn_str_putc(&line, '\n');
+    if (line.oom)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_fd_write_all(fd, line.p, line.len, path, err));
+out:
+    if (fd >= 0)
+        close(fd);
+    cairn_str_free(&line);
+    free(text);
+    free(dir);
+    free(path);
+    return st;
+}
+
+enum cairn_status cairn_metrics_step(const struct cairn_run *run, int64_t step, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    json_t *o = json_pack("{s:I}", "step", (json_int_t)step);
+
+    if (!o)
+        return CAIRN_NOMEM(err);
+    for (int s = CAIRN_STAGE_ROLLOUT; s <= CAIRN_STAGE_SYNC; s++)
+        TRY(link_add(run, &(struct cairn_link){step, (enum cairn_stage)s, NULL}, "", o, err));
+    TRY(line_append(run, step, NULL, o, err));
+out:
+    json_decref(o);
+    return st;
+}
+
+enum cairn_status cairn_metrics_eval(const struct cairn_run *run, int64_t step, const char *name, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    json_t *o = json_pack("{s:I, s:s}", "step", (json_int_t)step, "eval", name);
+    char prefix[300];
+
+    if (!o)
+        return CAIRN_NOMEM(err);
+    snprintf(prefix, sizeof prefix, "eval/%s/", name);
+    TRY(link_add(run, &(struct cairn_link){step, CAIRN_STAGE_ROLLOUT, name}, prefix, o, err));
+    TRY(link_add(run, &(struct cairn_link){step, CAIRN_STAGE_SCORE, name}, prefix, o, err));
+    TRY(line_append(run, step, name, o, err));
+out:
+    json_decref(o);
+    return st;
+}
