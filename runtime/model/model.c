@@ -10,10 +10,8 @@
 #include "model/model.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/checked.h"
-#include "base/log.h"
 #include "model/layer.h"
 
 struct cairn_pass {
@@ -331,30 +329,41 @@ static enum cairn_status packed(struct cairn_pass *p, const struct cairn_batch *
     TRY(set_i32(p, &p->start, b->start, b->nseq, err));
     p->call.keys.start = cairn_tensor_slice(&p->start, 0, 0, b->nseq);
     TRY(layers(p, err));
-    OP(&p->call, rmsnorm, .x = p->x[p->m.config->layers], .g = p->m.weights->tensor[p->norm], .y = p->z, .rstd = p->rstd,
-       .eps = p->m.config->norm_eps);
 out:
     return st;
 }
 
 /* ---- forward ---------------------------------------------------------------------------------------------------- */
 
-enum cairn_status cairn_forward(struct cairn_pass *p, const struct cairn_batch *b, const int32_t *target, float temperature,
-                                struct cairn_scores *out, struct cairn_error *err)
+/* Final norm, and the log-probabilities of the targets. */
+static enum cairn_status scores(struct cairn_pass *p, const int32_t *target, float temperature, struct cairn_scores *out,
+                                struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
 
     if (!(temperature > 0))
         return cairn_fail(err, CAIRN_EBUG, "forward at temperature %g", (double)temperature);
-    TRY(check_ids(p, target, b->n, -1, "target", err));
-    TRY(packed(p, b, err));
-    TRY(set_i32(p, &p->target, target, b->n, err));
+    TRY(check_ids(p, target, p->call.n, -1, "target", err));
+    TRY(set_i32(p, &p->target, target, p->call.n, err));
     p->inv_temperature = 1 / temperature;
+    OP(&p->call, rmsnorm, .x = p->x[p->m.config->layers], .g = p->m.weights->tensor[p->norm], .y = p->z, .rstd = p->rstd,
+       .eps = p->m.config->norm_eps);
     OP(&p->call, logprob, .z = p->z, .w = p->m.weights->tensor[p->head], .target = p->target, .logprob = p->scores.logprob,
        .lse = p->scores.lse, .entropy = p->scores.entropy, .argmax = p->scores.argmax, .inv_temperature = p->inv_temperature,
        .segments = p->m.segments);
-    p->ready = p->o.train;
     *out = p->scores;
+out:
+    return st;
+}
+
+enum cairn_status cairn_forward(struct cairn_pass *p, const struct cairn_batch *b, const int32_t *target, float temperature,
+                                struct cairn_scores *out, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(packed(p, b, err));
+    TRY(scores(p, target, temperature, out, err));
+    p->ready = p->o.train;
 out:
     return st;
 }
@@ -364,16 +373,17 @@ enum cairn_status cairn_forward_logits(struct cairn_pass *p, const struct cairn_
     enum cairn_status st = CAIRN_OK;
 
     TRY(packed(p, b, err));
+    OP(&p->call, rmsnorm, .x = p->x[p->m.config->layers], .g = p->m.weights->tensor[p->norm], .y = p->z, .rstd = p->rstd,
+       .eps = p->m.config->norm_eps);
     TRY(logits_view(p, b->n, logits, err));
     OP(&p->call, matmul, .form = CAIRN_NT, .x = p->z, .w = p->m.weights->tensor[p->head], .y = *logits, .alpha = 1, .segments = 1);
 out:
     return st;
 }
 
-enum cairn_status cairn_forward_cached(struct cairn_pass *p, struct cairn_cache *cache, const struct cairn_batch *b, const int32_t *want,
-                                       int nwant, struct cairn_tensor *logits, struct cairn_error *err)
+/* Rows through all layers with keys in the cache. */
+static enum cairn_status cached(struct cairn_pass *p, struct cairn_cache *cache, const struct cairn_batch *b, struct cairn_error *err)
 {
-    struct cairn_tensor index, z, rstd;
     enum cairn_status st = CAIRN_OK;
 
     if (p->o.train)
@@ -385,29 +395,48 @@ enum cairn_status cairn_forward_cached(struct cairn_pass *p, struct cairn_cache 
             return cairn_fail(err, CAIRN_EBUG, "row %lld: position %d of cache slot %d is not reserved", (long long)i, b->pos[i], b->seq[i]);
         p->h_row[i] = (int32_t)row;
     }
+    TRY(begin(p, b, err));
+    TRY(set_i32(p, &p->key_row, p->h_row, b->n, err));
+    p->call.cache = cache;
+    p->call.key_row = p->key_row;
+    TRY(cairn_cache_tables(cache, &p->call.keys.pages, &p->call.keys.page, err));
+    TRY(layers(p, err));
+out:
+    return st;
+}
+
+enum cairn_status cairn_forward_cached(struct cairn_pass *p, struct cairn_cache *cache, const struct cairn_batch *b, const int32_t *want,
+                                       int nwant, struct cairn_tensor *logits, struct cairn_error *err)
+{
+    struct cairn_tensor index, x, z, rstd;
+    enum cairn_status st = CAIRN_OK;
+
     if (nwant < 0 || nwant > b->n)
         return cairn_fail(err, CAIRN_EBUG, "%d rows of logits wanted of %lld", nwant, (long long)b->n);
     for (int i = 0; i < nwant; i++)
         if (want[i] < 0 || want[i] >= b->n)
             return cairn_fail(err, CAIRN_EBUG, "logits of row %d wanted, of %lld", want[i], (long long)b->n);
-    TRY(begin(p, b, err));
-    TRY(set_i32(p, &p->key_row, p->h_row, b->n, err));
+    TRY(cached(p, cache, b, err));
     TRY(set_i32(p, &p->want, want, nwant, err));
-    p->call.cache = cache;
-    p->call.key_row = p->key_row;
-    TRY(cairn_cache_tables(cache, &p->call.keys.pages, &p->call.keys.page, err));
-    TRY(layers(p, err));
-
-    /* the rows that are wanted move to save[0].h1, which nobody needs any more, then through the final norm into z */
     index = cairn_tensor_slice(&p->want, 0, 0, nwant);
-    z = cairn_tensor_slice(&p->save[0].h1, 0, 0, nwant);
-    OP(&p->call, rows, .src = p->x[p->m.config->layers], .src_index = index, .dst = z);
-    index = z;
+    x = cairn_tensor_slice(&p->save[0].h1, 0, 0, nwant); /* which nobody needs any more */
     z = cairn_tensor_slice(&p->z, 0, 0, nwant);
     rstd = cairn_tensor_slice(&p->rstd, 0, 0, nwant);
-    OP(&p->call, rmsnorm, .x = index, .g = p->m.weights->tensor[p->norm], .y = z, .rstd = rstd, .eps = p->m.config->norm_eps);
+    OP(&p->call, rows, .src = p->x[p->m.config->layers], .src_index = index, .dst = x);
+    OP(&p->call, rmsnorm, .x = x, .g = p->m.weights->tensor[p->norm], .y = z, .rstd = rstd, .eps = p->m.config->norm_eps);
     TRY(logits_view(p, nwant, logits, err));
     OP(&p->call, matmul, .form = CAIRN_NT, .x = z, .w = p->m.weights->tensor[p->head], .y = *logits, .alpha = 1, .segments = 1);
+out:
+    return st;
+}
+
+enum cairn_status cairn_forward_cached_scores(struct cairn_pass *p, struct cairn_cache *cache, const struct cairn_batch *b,
+                                              const int32_t *target, float temperature, struct cairn_scores *out, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cached(p, cache, b, err));
+    TRY(scores(p, target, temperature, out, err));
 out:
     return st;
 }

@@ -4,7 +4,9 @@
  * in where key rows lie. That, and the row invariance of the ops, is why trainer and sampler give equal bits.
  *
  * Nothing here touches tensor memory. One struct cairn_pass owns the activation memory for up to a given number of rows; it is
- * allocated once and reused (no allocation in a step loop).
+ * allocated once and reused (no allocation in a step loop; logits have a buffer of their own that grows to the most rows wanted).
+ * A pass is bound to the model as it is at creation: the stores stay where they are, the values in them may change. One backward
+ * for each forward.
  */
 #ifndef CAIRN_MODEL_MODEL_H
 #define CAIRN_MODEL_MODEL_H
@@ -36,7 +38,7 @@ struct cairn_batch {
 
 /* Activation memory. For training: keeps what the backward needs for max_rows rows; with recompute only the layers' inputs and
  * the index sets are kept and each layer is run again in the backward (same ops, same bits; index sets are not recomputed). */
-struct cairn_pass;
+struct cairn_pass; /* creation: CAIRN_ERECIPE naming the dimension that numerics.segments does not divide */
 struct cairn_pass_opts {
     int64_t max_rows;
     int max_seqs;
@@ -70,6 +72,10 @@ enum cairn_status cairn_backward(struct cairn_pass *p, const struct cairn_tensor
 enum cairn_status cairn_forward_cached(struct cairn_pass *p, struct cairn_cache *cache, const struct cairn_batch *b, const int32_t *want,
                                        int nwant, struct cairn_tensor *logits /* f32 (nwant, V), until the next call */,
                                        struct cairn_error *err);
+/* The same forward, giving the log-probability of target[i] (-1: none) for every row, as cairn_forward does. Tools and tests: a sampler
+ * takes logits and draws. */
+enum cairn_status cairn_forward_cached_scores(struct cairn_pass *p, struct cairn_cache *cache, const struct cairn_batch *b,
+                                              const int32_t *target, float temperature, struct cairn_scores *out, struct cairn_error *err);
 /* Packed forward that gives logits instead of log-probabilities (fixture_check, the gate): f32 (n, V). */
 enum cairn_status cairn_forward_logits(struct cairn_pass *p, const struct cairn_batch *b, struct cairn_tensor *logits, struct cairn_error *err);
 
