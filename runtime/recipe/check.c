@@ -385,6 +385,12 @@ static enum cairn_status take_section(struct check *c, const char *path, const c
 
     for (int i = 0; n && i < n->n; i++) {
         snprintf(below, sizeof below, "%s%s%s", path, *path ? "." : "", n->key[i]);
+        if (strchr(n->key[i], '.') && cairn_schema_find(below)) {
+            size_t head = strcspn(n->key[i], ".");
+
+            TRY(cairn_place_fail(c->err, n->key_at[i], "unknown key \"%s\"; in a file keys nest: %.*s: {%s: ...}", below, (int)head,
+                                 n->key[i], n->key[i] + head + 1));
+        }
         if (strchr(n->key[i], '.') || strcmp(n->key[i], "*") == 0 || !cairn_schema_find(below)) {
             cairn_schema_suggest(path, shown, n->key[i], &hint);
             TRY(cairn_place_fail(c->err, n->key_at[i], "unknown key \"%s%s%s\"; %s", shown, *shown ? "." : "", n->key[i],

@@ -17,7 +17,7 @@
 #define ABOVE CAIRN_KEY_ABOVE
 #define BELOW CAIRN_KEY_BELOW
 #define INF INFINITY
-#define BIG 9.0e18   /* integers without an upper limit of their own */
+#define BIG 9.3e18   /* integers without an upper limit of their own; above all of them */
 #define MILL 1000000
 
 /* path, class, flags, default, ..., doc */
@@ -356,7 +356,8 @@ static void put_limit(struct cairn_str *out, double x)
 
 void cairn_key_range(const struct cairn_key *k, struct cairn_str *out)
 {
-    int numbers = k->type == CAIRN_KEY_INT || k->type == CAIRN_KEY_FLOAT || k->type == CAIRN_KEY_FLOATS;
+    int numbers = k->type == CAIRN_KEY_INT || k->type == CAIRN_KEY_FLOAT || k->type == CAIRN_KEY_FLOATS ||
+                  k->type == CAIRN_KEY_STOPS;
     int low = numbers && k->min > -INF, high = numbers && k->max < BIG;
 
     if (low && high && !(k->flags & (CAIRN_KEY_ABOVE | CAIRN_KEY_BELOW))) {
@@ -377,45 +378,62 @@ void cairn_key_range(const struct cairn_key *k, struct cairn_str *out)
     }
 }
 
+/* A key with the leaf `name` that can be named as it stands; those that are in every recipe before those that are not. */
+static const struct cairn_key *by_leaf(const char *name)
+{
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < COUNT; i++) {
+            const struct cairn_key *k = &table[i];
+            int rare = strncmp(k->path, "slurm.", 6) == 0 || strncmp(k->path, "warm_start.", 11) == 0;
+
+            if (rare == pass && !strchr(k->path, '*') && strcmp(cairn_key_leaf(k), name) == 0)
+                return k;
+        }
+    return NULL;
+}
+
 void cairn_schema_suggest(const char *path, const char *shown, const char *name, struct cairn_str *out)
 {
-    const char *sibling[COUNT], *any[COUNT], *best = NULL;
+    const char *word[COUNT], *best;
+    const struct cairn_key *other;
     struct cairn_str whole = {0};
-    size_t n = 0, m = 0;
+    size_t n = 0, siblings;
 
     for (const struct cairn_key *k = cairn_schema_child(path, NULL); k; k = cairn_schema_child(path, k))
-        sibling[n++] = cairn_key_leaf(k);
-    best = cairn_nearest(name, sibling, n);
+        word[n++] = cairn_key_leaf(k);
+    siblings = n;
+    best = cairn_nearest(name, word, n);
     if (best) {
         cairn_str_printf(out, "nearest valid key: %s%s%s", shown, *shown ? "." : "", best);
         return;
     }
-    for (size_t i = 0; i < COUNT; i++) /* the right word in the wrong section */
-        if (strcmp(cairn_key_leaf(&table[i]), name) == 0 && strncmp(table[i].path, "slurm.", 6) != 0) {
-            cairn_str_printf(out, "nearest valid key: %s", table[i].path);
-            return;
-        }
-    for (size_t i = 0; i < COUNT; i++)
-        any[m++] = table[i].path;
-    cairn_str_printf(&whole, "%s%s%s", path, *path ? "." : "", name);
-    best = cairn_nearest(cairn_str_z(&whole), any, m);
-    cairn_str_free(&whole);
-    m = 0;
-    for (size_t i = 0; i < COUNT && !best; i++) /* a misspelt word in the wrong section */
-        any[m++] = cairn_key_leaf(&table[i]);
-    if (!best && (best = cairn_nearest(name, any, m)) != NULL)
+    other = by_leaf(name); /* the right word in the wrong section */
+    if (!other) {
+        n = 0;
         for (size_t i = 0; i < COUNT; i++)
-            if (strcmp(cairn_key_leaf(&table[i]), best) == 0) {
-                best = table[i].path;
-                break;
-            }
-    if (best) {
-        cairn_str_printf(out, "nearest valid key: %s", best);
+            if (!strchr(table[i].path, '*') && table[i].type != CAIRN_KEY_SECTION)
+                word[n++] = table[i].path;
+        cairn_str_printf(&whole, "%s%s%s", path, *path ? "." : "", name);
+        best = cairn_nearest(cairn_str_z(&whole), word, n);
+        other = best ? cairn_schema_find(best) : NULL;
+        cairn_str_free(&whole);
+    }
+    if (!other) { /* a misspelt word in the wrong section */
+        n = 0;
+        for (size_t i = 0; i < COUNT; i++)
+            if (!strchr(table[i].path, '*'))
+                word[n++] = cairn_key_leaf(&table[i]);
+        best = cairn_nearest(name, word, n);
+        other = best ? by_leaf(best) : NULL;
+    }
+    if (other) {
+        cairn_str_printf(out, "nearest valid key: %s", other->path);
         return;
     }
     cairn_str_puts(out, "valid here: ");
-    for (size_t i = 0; i < n; i++)
-        cairn_str_printf(out, "%s%s", i ? ", " : "", sibling[i]);
+    n = 0;
+    for (const struct cairn_key *k = cairn_schema_child(path, NULL); k && n < siblings; k = cairn_schema_child(path, k))
+        cairn_str_printf(out, "%s%s", n++ ? ", " : "", cairn_key_leaf(k));
 }
 
 const char *cairn_class_name(enum cairn_recipe_class c)
