@@ -20,11 +20,14 @@ struct cairn_optimizer {
     const struct cairn_param_table *table;    /* borrowed */
     struct cairn_store master, m, v;          /* trainable only */
     int64_t updates;                          /* done so far */
+    struct cairn_buffer *sums;                /* f64, one per parameter: squares of the gradients */
 };
 
 enum cairn_status cairn_optimizer_create(struct cairn_optimizer *o, const struct cairn_param_table *t, struct cairn_compute *k,
                                          struct cairn_error *err);
 void cairn_optimizer_free(struct cairn_optimizer *o);
+/* masters = weights (as they are, unrounded), moments 0, no updates done: the start of a training, or after a warm start. */
+enum cairn_status cairn_optimizer_start(struct cairn_optimizer *o, const struct cairn_store *weights, struct cairn_error *err);
 /* One update from grads (already divided by the reduction's denominator). *norm: global gradient norm before clipping, summed in
  * table order, each tensor in fixed blocks. A norm that is not finite: CAIRN_ENUMERIC naming the first such tensor, and nothing
  * is changed. Then writes the published weights of all trainable parameters into `weights`. */
