@@ -29,10 +29,17 @@ static error_t option(int key, char *arg, struct argp_state *state)
     struct arguments *a = state->input;
 
     switch (key) {
-    case OPT_JSONL: a->jsonl = arg; return 0;
-    case OPT_LITERAL: a->literal = 1; return 0;
-    case OPT_SKIP: a->skip_special = 1; return 0;
-    case OPT_JSON: return 0; /* it is JSON anyway */
+    case OPT_JSONL:
+        a->jsonl = arg;
+        return 0;
+    case OPT_LITERAL:
+        a->literal = 1;
+        return 0;
+    case OPT_SKIP:
+        a->skip_special = 1;
+        return 0;
+    case OPT_JSON:
+        return 0; /* it is JSON anyway */
     case ARGP_KEY_ARG:
         if (a->tokenizer)
             return ARGP_ERR_UNKNOWN;
@@ -44,7 +51,8 @@ static error_t option(int key, char *arg, struct argp_state *state)
 
 /* A conversion of one line: appends its result and a newline to out. */
 typedef enum cairn_status convert_fn(struct cairn_tokenizer *t, const struct arguments *a, const json_t *row, const char *where,
-                                     struct cairn_ids *ids, struct cairn_str *bytes, struct cairn_str *out, struct cairn_error *err);
+                                     struct cairn_ids *ids, struct cairn_str *bytes, struct cairn_str *out,
+                                     struct cairn_error *err);
 
 static void put_id(struct cairn_str *out, int32_t id)
 {
@@ -110,7 +118,8 @@ static enum cairn_status to_text(struct cairn_tokenizer *t, const struct argumen
 
 static enum cairn_status flush(struct cairn_str *out, struct cairn_error *err)
 {
-    enum cairn_status st = out->oom ? CAIRN_NOMEM(err) : cairn_fd_write_all(STDOUT_FILENO, out->p, out->len, "standard output", err);
+    enum cairn_status st =
+        out->oom ? CAIRN_NOMEM(err) : cairn_fd_write_all(STDOUT_FILENO, out->p, out->len, "standard output", err);
 
     cairn_str_clear(out);
     return st;
@@ -171,17 +180,17 @@ int cairn_verb_tokenize(int argc, char **argv)
         {"literal", OPT_LITERAL, NULL, 0, "names of added tokens inside a text (<|user|>) are plain letters", 0},
         {"json", OPT_JSON, NULL, 0, "one JSON object a line (always so)", 0},
         {0}};
-    static const struct argp argp = {
-        .options = options,
-        .parser = option,
-        .args_doc = "TOKENIZER",
-        .doc = "Text to ids: {\"text\"} in, {\"ids\"} out, a line for a line; no ids are added. TOKENIZER is a HuggingFace tokenizer.json or "
-               "a directory that holds one.\v"
-               "Examples:\n"
-               "  echo '{\"text\":\"2 and 2\"}' | cairn tokenize --jsonl /dev/stdin \\\n"
-               "      recipes/data/tokenizers/mini-glm\n"
-               "  cairn tokenize recipes/data/tokenizers/cl100k-glm \\\n"
-               "      --jsonl tests/fixtures/tokenizers/cl100k-glm/vectors.jsonl"};
+    static const struct argp argp = {.options = options,
+                                     .parser = option,
+                                     .args_doc = "TOKENIZER",
+                                     .doc = "Text to ids: {\"text\"} in, {\"ids\"} out, a line for a line; no ids are added. "
+                                            "TOKENIZER is a HuggingFace tokenizer.json or "
+                                            "a directory that holds one.\v"
+                                            "Examples:\n"
+                                            "  echo '{\"text\":\"2 and 2\"}' | cairn tokenize --jsonl /dev/stdin \\\n"
+                                            "      recipes/data/tokenizers/mini-glm\n"
+                                            "  cairn tokenize recipes/data/tokenizers/cl100k-glm \\\n"
+                                            "      --jsonl tests/fixtures/tokenizers/cl100k-glm/vectors.jsonl"};
 
     return verb(argc, argv, &argp, to_ids);
 }
@@ -193,17 +202,17 @@ int cairn_verb_detokenize(int argc, char **argv)
         {"skip-special", OPT_SKIP, NULL, 0, "leave out tokens that the file marks special", 0},
         {"json", OPT_JSON, NULL, 0, "one JSON object a line (always so)", 0},
         {0}};
-    static const struct argp argp = {
-        .options = options,
-        .parser = option,
-        .args_doc = "TOKENIZER",
-        .doc = "Ids to text: {\"ids\"} in, {\"text\"} out, a line for a line. TOKENIZER is a HuggingFace tokenizer.json or a directory that "
-               "holds one. Bytes that are not UTF-8 print as U+FFFD.\v"
-               "Examples:\n"
-               "  echo '{\"ids\":[17,323,220,17]}' | cairn detokenize --jsonl /dev/stdin \\\n"
-               "      recipes/data/tokenizers/mini-glm\n"
-               "  cairn detokenize recipes/data/tokenizers/cl100k-glm \\\n"
-               "      --jsonl tests/fixtures/tokenizers/cl100k-glm/vectors.jsonl"};
+    static const struct argp argp = {.options = options,
+                                     .parser = option,
+                                     .args_doc = "TOKENIZER",
+                                     .doc = "Ids to text: {\"ids\"} in, {\"text\"} out, a line for a line. TOKENIZER is a "
+                                            "HuggingFace tokenizer.json or a directory that "
+                                            "holds one. Bytes that are not UTF-8 print as U+FFFD.\v"
+                                            "Examples:\n"
+                                            "  echo '{\"ids\":[17,323,220,17]}' | cairn detokenize --jsonl /dev/stdin \\\n"
+                                            "      recipes/data/tokenizers/mini-glm\n"
+                                            "  cairn detokenize recipes/data/tokenizers/cl100k-glm \\\n"
+                                            "      --jsonl tests/fixtures/tokenizers/cl100k-glm/vectors.jsonl"};
 
     return verb(argc, argv, &argp, to_text);
 }

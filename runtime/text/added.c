@@ -124,7 +124,8 @@ static int is_space(int32_t c)
            c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-int cairn_added_next(const struct cairn_added *a, int normalized, const char *text, size_t n, size_t at, struct cairn_added_match *m)
+int cairn_added_next(const struct cairn_added *a, int normalized, const char *text, size_t n, size_t at,
+                     struct cairn_added_match *m)
 {
     const uint32_t *first = a->first[normalized];
     const struct cairn_added_token *t = NULL;

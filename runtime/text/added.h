@@ -43,6 +43,7 @@ enum cairn_status cairn_added_done(struct cairn_added *a, struct cairn_error *er
 int32_t cairn_added_find(const struct cairn_added *a, const char *name, size_t n);
 /* Next match of the set `normalized` (0 or 1) in text[at..n). 1: *m is filled; 0: none. lstrip does not reach
  * before `at`. */
-int cairn_added_next(const struct cairn_added *a, int normalized, const char *text, size_t n, size_t at, struct cairn_added_match *m);
+int cairn_added_next(const struct cairn_added *a, int normalized, const char *text, size_t n, size_t at,
+                     struct cairn_added_match *m);
 
 #endif

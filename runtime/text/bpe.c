@@ -5,12 +5,12 @@
 #include <string.h>
 
 #define NO_RANK UINT32_MAX
-#define SHORT 48 /* symbols; up to here scanning beats the heap */
+#define SHORT   48 /* symbols; up to here scanning beats the heap */
 
 /* The cache: entry i holds the last pre-token whose hash falls on i. One entry is one cache line. */
-#define CACHE 4096
+#define CACHE       4096
 #define CACHE_BYTES 30
-#define CACHE_IDS 8
+#define CACHE_IDS   8
 struct cached {
     uint8_t len, ids; /* len 0: empty */
     char bytes[CACHE_BYTES];

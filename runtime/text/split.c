@@ -13,8 +13,8 @@
 #define CODE_POINTS 0x110000
 /* White_Space of Unicode, and all the rest, as ranges for a character class. */
 #define SPACES "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-#define NO_SPACES                                                                                                      \
-    "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}" \
+#define NO_SPACES                                                                                                                  \
+    "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}"             \
     "\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
 
 enum class { OTHER = 0, LETTER, NUMBER, SPACE };
@@ -143,8 +143,8 @@ static enum cairn_status compile(pcre2_code **code, const char *pattern, size_t 
     if (!context)
         return CAIRN_NOMEM(err);
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-    *code = pcre2_compile((PCRE2_SPTR)pattern, n, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &number, &offset,
-                          context);
+    *code = pcre2_compile((PCRE2_SPTR)pattern, n, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &number,
+                          &offset, context);
     pcre2_compile_context_free(context);
     if (!*code) {
         if (pcre2_get_error_message(number, text, sizeof text) < 0)
@@ -303,10 +303,7 @@ void cairn_split_work_destroy(struct cairn_split_work *w)
 
 /* --- by hand --- */
 
-static enum class next_class(const char *text, size_t *at)
-{
-    return classes.of[decode(text, at)];
-}
+static enum class next_class(const char *text, size_t *at) { return classes.of[decode(text, at)]; }
 
 /* Past the run of class k at `at`. */
 static size_t run(const char *text, size_t n, size_t at, enum class k)
@@ -390,8 +387,8 @@ static size_t next_by_hand(const struct cairn_split *s, const char *text, size_t
 
 /* --- by pcre2 --- */
 
-static enum cairn_status next_by_regex(const struct cairn_split *s, struct cairn_split_work *w, const char *text, size_t n, size_t at,
-                                       size_t *end, struct cairn_error *err)
+static enum cairn_status next_by_regex(const struct cairn_split *s, struct cairn_split_work *w, const char *text, size_t n,
+                                       size_t at, size_t *end, struct cairn_error *err)
 {
     for (size_t from = at;;) {
         int rc = pcre2_match(s->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, w->match, w->context);

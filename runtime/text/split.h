@@ -22,11 +22,11 @@
 
 #include "base/status.h"
 
-#define CAIRN_SPLIT_GLM                                                                                                \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"            \
+#define CAIRN_SPLIT_GLM                                                                                                            \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"                        \
     "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define CAIRN_SPLIT_QWEN                                                                                               \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"                 \
+#define CAIRN_SPLIT_QWEN                                                                                                           \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"                             \
     "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 struct cairn_split;
@@ -34,7 +34,8 @@ struct cairn_split_work;
 
 /* pattern: n bytes. by_regex != 0: pcre2 even for the two known expressions (tests compare). CAIRN_EDATA if the
  * expression does not compile or holds what the engines read differently. */
-enum cairn_status cairn_split_create(struct cairn_split **out, const char *pattern, size_t n, int by_regex, struct cairn_error *err);
+enum cairn_status cairn_split_create(struct cairn_split **out, const char *pattern, size_t n, int by_regex,
+                                     struct cairn_error *err);
 void cairn_split_destroy(struct cairn_split *s);
 int cairn_split_is_fast(const struct cairn_split *s); /* 1: hand-written */
 

@@ -15,13 +15,29 @@ static const struct chat {
     const char *efforts[4];                          /* that may be asked for, weakest first; the last is the default */
     const char *stop[4];
 } chats[] = {
-    {"glm5", {"[gMASK]", "<sop>"}, {"<|assistant|>", "<think>"}, {"<|assistant|>", "</think>"}, {NULL},
+    {"glm5",
+     {"[gMASK]", "<sop>"},
+     {"<|assistant|>", "<think>"},
+     {"<|assistant|>", "</think>"},
+     {NULL},
      {"<|endoftext|>", "<|user|>", "<|observation|>"}},
-    {"glm5.1", {"[gMASK]", "<sop>"}, {"<|assistant|>", "<think>"}, {"<|assistant|>", "</think>"}, {NULL},
+    {"glm5.1",
+     {"[gMASK]", "<sop>"},
+     {"<|assistant|>", "<think>"},
+     {"<|assistant|>", "</think>"},
+     {NULL},
      {"<|endoftext|>", "<|user|>", "<|observation|>"}},
-    {"glm5.2", {"[gMASK]", "<sop>"}, {"<|assistant|>", "<think>"}, {"<|assistant|>", "<think>", "</think>"}, {"high", "max"},
+    {"glm5.2",
+     {"[gMASK]", "<sop>"},
+     {"<|assistant|>", "<think>"},
+     {"<|assistant|>", "<think>", "</think>"},
+     {"high", "max"},
      {"<|endoftext|>", "<|user|>", "<|observation|>"}},
-    {"glm5.3", {"[gMASK]", "<sop>"}, {"<|assistant|>", "<think>"}, {NULL}, {"low", "high", "max"},
+    {"glm5.3",
+     {"[gMASK]", "<sop>"},
+     {"<|assistant|>", "<think>"},
+     {NULL},
+     {"low", "high", "max"},
      {"<|endoftext|>", "<|user|>", "<|observation|>"}},
     {"plain", {NULL}, {NULL}, {NULL}, {NULL}, {NULL}},
 };
@@ -89,8 +105,8 @@ static enum cairn_status parse_effort(struct cairn_template *t, const char *effo
                 if (!strcmp(words[k][0], has[i]) && !t->thinking_off)
                     t->effort = words[k][1];
     if (!t->effort && !t->thinking_off)
-        return cairn_fail(err, CAIRN_ERECIPE, "template %s: reasoning effort \"%s\" is unknown (the strongest is \"max\")", t->chat->name,
-                          effort);
+        return cairn_fail(err, CAIRN_ERECIPE, "template %s: reasoning effort \"%s\" is unknown (the strongest is \"max\")",
+                          t->chat->name, effort);
     return CAIRN_OK;
 }
 
@@ -150,7 +166,8 @@ static enum cairn_status put_tokens(const struct cairn_tokenizer *tok, const cha
         int32_t id = cairn_tokenizer_token_id(tok, *names);
 
         if (id < 0 || !cairn_tokenizer_is_added(tok, id))
-            return cairn_fail(err, CAIRN_EDATA, "template %s needs the added token %s, which the tokenizer lacks", template_name, *names);
+            return cairn_fail(err, CAIRN_EDATA, "template %s needs the added token %s, which the tokenizer lacks", template_name,
+                              *names);
         if (!cairn_ids_push(ids, id))
             return CAIRN_NOMEM(err);
     }

@@ -149,7 +149,7 @@ static enum cairn_status encode_plain(const struct encoding *e, size_t at, size_
 
         if (stop > at)
             TRY(e->t->nfc && may_compose(e->text + at, stop - at) ? encode_nfc(e, e->text + at, stop - at)
-                                                                   : encode_valid(e, e->text + at, stop - at));
+                                                                  : encode_valid(e, e->text + at, stop - at));
         at = stop;
         while (stop < end && cairn_utf8_next((const unsigned char *)e->text + stop, end - stop, &used) < 0)
             stop += used;
@@ -191,8 +191,8 @@ out:
     return st;
 }
 
-enum cairn_status cairn_tokenizer_encode(struct cairn_tokenizer *t, const char *text, size_t n, const struct cairn_encode_opts *opts,
-                                         struct cairn_ids *out, struct cairn_error *err)
+enum cairn_status cairn_tokenizer_encode(struct cairn_tokenizer *t, const char *text, size_t n,
+                                         const struct cairn_encode_opts *opts, struct cairn_ids *out, struct cairn_error *err)
 {
     struct encoding e = {.t = t, .text = text, .out = out, .err = err};
     int64_t before = out->n;

@@ -50,8 +50,8 @@ enum cairn_status cairn_tokenizer_parse(struct cairn_tokenizer **out, const char
 void cairn_tokenizer_free(struct cairn_tokenizer *t);
 
 /* Appends the ids of n bytes of text. opts may be NULL. On failure out is as it was. n < 2^31. */
-enum cairn_status cairn_tokenizer_encode(struct cairn_tokenizer *t, const char *text, size_t n, const struct cairn_encode_opts *opts,
-                                         struct cairn_ids *out, struct cairn_error *err);
+enum cairn_status cairn_tokenizer_encode(struct cairn_tokenizer *t, const char *text, size_t n,
+                                         const struct cairn_encode_opts *opts, struct cairn_ids *out, struct cairn_error *err);
 /* Appends the bytes of n ids. An id without a token is CAIRN_EDATA naming id and index; out is as it was then. */
 enum cairn_status cairn_tokenizer_decode(const struct cairn_tokenizer *t, const int32_t *ids, int64_t n,
                                          const struct cairn_decode_opts *opts, struct cairn_str *out, struct cairn_error *err);

@@ -29,7 +29,8 @@ static enum cairn_status unsupported(const struct reader *r, const char *place, 
 
 /* --- members with defaults --- */
 
-static enum cairn_status get_bool(const struct reader *r, const char *place, const json_t *obj, const char *key, int missing, int *out)
+static enum cairn_status get_bool(const struct reader *r, const char *place, const json_t *obj, const char *key, int missing,
+                                  int *out)
 {
     const json_t *v = json_object_get(obj, key);
 
@@ -126,7 +127,8 @@ static enum cairn_status read_pipeline(const struct reader *r, json_t *root)
 {
     static const char *const keys[] = {"type", "pretokenizers", NULL};
     enum cairn_status st = CAIRN_OK;
-    json_t *pre = json_object_get(root, "pre_tokenizer"), *list = json_object_get(pre, "pretokenizers"), *last = json_array_get(list, 1);
+    json_t *pre = json_object_get(root, "pre_tokenizer"), *list = json_object_get(pre, "pretokenizers"),
+           *last = json_array_get(list, 1);
 
     TRY(want_null(r, "tokenizer", root, "truncation"));
     TRY(want_null(r, "tokenizer", root, "padding"));
@@ -137,8 +139,8 @@ static enum cairn_status read_pipeline(const struct reader *r, json_t *root)
     TRY(want_type(r, "pre_tokenizer", pre, "Sequence"));
     TRY(want_keys(r, "pre_tokenizer", pre, keys));
     if (json_array_size(list) != 2)
-        TRY(cairn_fail(r->err, CAIRN_EDATA, "%s: pre_tokenizer: a Sequence of %zu is not supported (expected Split, ByteLevel)", r->where,
-                       json_array_size(list)));
+        TRY(cairn_fail(r->err, CAIRN_EDATA, "%s: pre_tokenizer: a Sequence of %zu is not supported (expected Split, ByteLevel)",
+                       r->where, json_array_size(list)));
     TRY(read_split(r, json_array_get(list, 0)));
     TRY(want_type(r, "pre_tokenizer.pretokenizers[1]", last, "ByteLevel"));
     TRY(want_false(r, "pre_tokenizer.pretokenizers[1]", last, "add_prefix_space", 1));
@@ -173,7 +175,8 @@ static enum cairn_status read_added(const struct reader *r, const json_t *item, 
     TRY(get_bool(r, place, item, "special", 0, &special));
     TRY(get_bool(r, place, item, "normalized", !special, &normalized));
     if (normalized && r->t->nfc) /* would have to be searched in the composed text */
-        TRY(cairn_fail(r->err, CAIRN_EDATA, "%s: %s: normalized true together with a normalizer is not supported", r->where, place));
+        TRY(cairn_fail(r->err, CAIRN_EDATA, "%s: %s: normalized true together with a normalizer is not supported", r->where,
+                       place));
     t.name = (char *)(uintptr_t)json_string_value(content);
     t.n = json_string_length(content);
     t.id = (int32_t)id;
@@ -204,7 +207,8 @@ static enum cairn_status largest_id(const struct reader *r, json_t *vocab, const
     {
         id = json_is_integer(value) ? json_integer_value(value) : -1;
         if (id < 0 || id >= CAIRN_VOCAB_MAX)
-            TRY(cairn_fail(r->err, CAIRN_EDATA, "%s: model.vocab: \"%s\": expected an id from 0 to %d", r->where, key, CAIRN_VOCAB_MAX - 1));
+            TRY(cairn_fail(r->err, CAIRN_EDATA, "%s: model.vocab: \"%s\": expected an id from 0 to %d", r->where, key,
+                           CAIRN_VOCAB_MAX - 1));
         largest = id > largest ? id : largest;
     }
     json_array_foreach(added, i, value)
@@ -233,7 +237,8 @@ static enum cairn_status read_vocab(const struct reader *r, json_t *vocab)
         if (!n)
             TRY(cairn_fail(r->err, CAIRN_EDATA, "%s: model.vocab: an empty token", r->where));
         if (added >= 0 && added != id)
-            TRY(cairn_fail(r->err, CAIRN_EDATA, "%s: added token \"%s\" has id %d, model.vocab says %d", r->where, key, (int)added, (int)id));
+            TRY(cairn_fail(r->err, CAIRN_EDATA, "%s: added token \"%s\" has id %d, model.vocab says %d", r->where, key, (int)added,
+                           (int)id));
         cairn_str_clear(&bytes);
         in_alphabet = cairn_byte_alphabet_decode(key, n, &bytes);
         if (bytes.oom)
@@ -282,8 +287,8 @@ static enum cairn_status read_merge(const struct reader *r, size_t i, const char
         return no_token(r, i, q, m);
     id = cairn_vocab_find(v, bytes->p, bytes->len, cairn_vocab_hash(bytes->p, bytes->len));
     if (id < 0)
-        return cairn_fail(r->err, CAIRN_EDATA, "%s: model.merges[%zu]: \"%.*s\" + \"%.*s\" make no token of the vocabulary", r->where, i,
-                          (int)(n < 100 ? n : 100), p, (int)(m < 100 ? m : 100), q);
+        return cairn_fail(r->err, CAIRN_EDATA, "%s: model.merges[%zu]: \"%.*s\" + \"%.*s\" make no token of the vocabulary",
+                          r->where, i, (int)(n < 100 ? n : 100), p, (int)(m < 100 ? m : 100), q);
     cairn_bpe_add(&r->t->bpe, left, right, (uint32_t)i, id);
     return CAIRN_OK;
 }
@@ -303,10 +308,11 @@ static enum cairn_status read_merges(const struct reader *r, const json_t *merge
         if (blank && !strchr(blank + 1, ' ') && strlen(p) == json_string_length(item))
             TRY(read_merge(r, i, p, (size_t)(blank - p), blank + 1, strlen(blank + 1), &bytes));
         else if (json_array_size(item) == 2 && json_is_string(left) && json_is_string(right))
-            TRY(read_merge(r, i, json_string_value(left), json_string_length(left), json_string_value(right), json_string_length(right),
-                           &bytes));
+            TRY(read_merge(r, i, json_string_value(left), json_string_length(left), json_string_value(right),
+                           json_string_length(right), &bytes));
         else
-            TRY(cairn_fail(r->err, CAIRN_EDATA, "%s: model.merges[%zu]: expected \"left right\" or [\"left\", \"right\"]", r->where, i));
+            TRY(cairn_fail(r->err, CAIRN_EDATA, "%s: model.merges[%zu]: expected \"left right\" or [\"left\", \"right\"]", r->where,
+                           i));
     }
 out:
     cairn_str_free(&bytes);
@@ -316,8 +322,16 @@ out:
 static enum cairn_status read_model(const struct reader *r, json_t *root)
 {
     /* unk_token and fuse_unk have no effect: cairn_bpe_init insists that every byte has its token. */
-    static const char *const keys[] = {"type",     "dropout",       "unk_token",     "continuing_subword_prefix", "end_of_word_suffix",
-                                       "fuse_unk", "byte_fallback", "ignore_merges", "vocab",                     "merges",
+    static const char *const keys[] = {"type",
+                                       "dropout",
+                                       "unk_token",
+                                       "continuing_subword_prefix",
+                                       "end_of_word_suffix",
+                                       "fuse_unk",
+                                       "byte_fallback",
+                                       "ignore_merges",
+                                       "vocab",
+                                       "merges",
                                        NULL};
     enum cairn_status st = CAIRN_OK;
     json_t *model = json_object_get(root, "model"), *vocab, *merges, *added = json_object_get(root, "added_tokens"), *item;
@@ -340,8 +354,7 @@ static enum cairn_status read_model(const struct reader *r, json_t *root)
         TRY(cairn_fail(r->err, CAIRN_EDATA, "%s: added_tokens: expected an array", r->where));
     TRY(largest_id(r, vocab, added, &size));
     TRY(cairn_vocab_init(&r->t->vocab, size, json_object_size(vocab), r->err));
-    json_array_foreach(added, i, item)
-        TRY(read_added(r, item, i));
+    json_array_foreach(added, i, item) TRY(read_added(r, item, i));
     st = cairn_added_done(&r->t->added, r->err);
     if (st != CAIRN_OK)
         cairn_error_prefix(r->err, "%s", r->where);

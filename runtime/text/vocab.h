@@ -32,8 +32,8 @@ struct cairn_vocab_entry {
 };
 
 struct cairn_vocab {
-    int32_t size; /* 1 + largest id */
-    int32_t held; /* ids that are no holes */
+    int32_t size;                    /* 1 + largest id */
+    int32_t held;                    /* ids that are no holes */
     struct cairn_vocab_entry *entry; /* (size) */
     struct cairn_str blob;
     int32_t *slot; /* (mask + 1) open addressing, -1 empty; entries with CAIRN_TOKEN_MODEL only */

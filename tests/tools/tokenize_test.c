@@ -87,12 +87,14 @@ static void lines(void **state)
         int code;
         const char *out, *sentence, *why;
     } rows[] = {
-        {0, NULL, "{\"text\":\"2 and 2\"}\n{\"text\":\"\"}\n{\"text\":\"!\",\"id\":7}", 0, "{\"ids\":[17,323,220,17]}\n{\"ids\":[]}\n{\"ids\":[0]}\n", "", "texts"},
+        {0, NULL, "{\"text\":\"2 and 2\"}\n{\"text\":\"\"}\n{\"text\":\"!\",\"id\":7}", 0,
+         "{\"ids\":[17,323,220,17]}\n{\"ids\":[]}\n{\"ids\":[0]}\n", "", "texts"},
         {0, NULL, "{\"text\":\"<think>\\u0000\"}\n", 0, "{\"ids\":[2316,188]}\n", "", "added token, NUL"},
         {0, "--literal", "{\"text\":\"<think>\"}\n", 0, "{\"ids\":[27,339,771,29]}\n", "", "literal"},
         {0, "--json", "{\"text\":\"!\"}\n", 0, "{\"ids\":[0]}\n", "", "--json changes nothing"},
         {0, NULL, "", 0, "", "", "no lines"},
-        {0, NULL, "{\"text\":\"!\"}\n{\"text\":7}\n", 65, "{\"ids\":[0]}\n", "in.jsonl:2: expected {\"text\"", "what went before is written"},
+        {0, NULL, "{\"text\":\"!\"}\n{\"text\":7}\n", 65, "{\"ids\":[0]}\n", "in.jsonl:2: expected {\"text\"",
+         "what went before is written"},
         {0, NULL, "{\"text\":\"!\"}\n{\"tex", 65, "{\"ids\":[0]}\n", "in.jsonl:2: ", "broken JSON"},
         {0, NULL, "{\"text\":\"!\"}\n\n", 65, "{\"ids\":[0]}\n", "in.jsonl:2: ", "blank line"},
         {0, NULL, "[]\n", 65, "", "in.jsonl:1: ", "no object"},
@@ -100,7 +102,8 @@ static void lines(void **state)
         {1, NULL, "{\"ids\":[0,2302,2316]}\n", 0, "{\"text\":\"!<|user|><think>\"}\n", "", "added tokens by name"},
         {1, "--skip-special", "{\"ids\":[0,2302,2316]}\n", 0, "{\"text\":\"!<think>\"}\n", "", "without special ones"},
         {1, NULL, "{\"ids\":[188,253]}\n", 0, "{\"text\":\"\\u0000\xef\xbf\xbd\"}\n", "", "half a character"},
-        {1, NULL, "{\"ids\":[0]}\n{\"ids\":[0,2331]}\n", 65, "{\"text\":\"!\"}\n", "in.jsonl:2: id 2331 at index 1", "outside the vocabulary"},
+        {1, NULL, "{\"ids\":[0]}\n{\"ids\":[0,2331]}\n", 65, "{\"text\":\"!\"}\n", "in.jsonl:2: id 2331 at index 1",
+         "outside the vocabulary"},
         {1, NULL, "{\"ids\":[4611686018427387904]}\n", 65, "", "in.jsonl:1: ids[0]", "2^62"},
         {1, NULL, "{\"ids\":[1.0]}\n", 65, "", "in.jsonl:1: ids[0]", "a real"},
         {1, NULL, "{\"ids\":7}\n", 65, "", "in.jsonl:1: expected {\"ids\"", "no list"},

@@ -12,8 +12,12 @@
 
 static void add(struct cairn_added *a, const char *name, int32_t id, int lstrip, int rstrip, int normalized)
 {
-    struct cairn_added_token t = {.name = (char *)(uintptr_t)name, .n = strlen(name), .id = id, .lstrip = (unsigned char)lstrip,
-                                  .rstrip = (unsigned char)rstrip, .normalized = (unsigned char)normalized};
+    struct cairn_added_token t = {.name = (char *)(uintptr_t)name,
+                                  .n = strlen(name),
+                                  .id = id,
+                                  .lstrip = (unsigned char)lstrip,
+                                  .rstrip = (unsigned char)rstrip,
+                                  .normalized = (unsigned char)normalized};
 
     assert_int_equal(cairn_added_add(a, &t, NULL), CAIRN_OK);
 }
@@ -38,7 +42,9 @@ static void matches(void **state)
         {"<a>bcd", 0, 0, 3, 0, 6, "<a>bcd is there"},
         {"a  \xc2\xa0<l> b", 0, 0, 4, 1, 8, "lstrip takes U+00A0 too"},
         {"a  <l> b", 0, 2, 4, 2, 6, "lstrip stops where the search began"},
-        {"a <r> \n\xe3\x80\x80" "b", 0, 0, 5, 2, 10, "rstrip takes U+3000 too"},
+        {"a <r> \n\xe3\x80\x80"
+         "b",
+         0, 0, 5, 2, 10, "rstrip takes U+3000 too"},
         {"a<r>", 0, 0, 5, 1, 4, "rstrip at the end"},
         {"<n>", 0, 0, -1, 0, 0, "of the other set"},
         {"<n>", 1, 0, 6, 0, 3, "of this set"},

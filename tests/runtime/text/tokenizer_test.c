@@ -22,7 +22,7 @@
 #include "text/tokenizer.h"
 
 #define MINI "recipes/data/tokenizers/mini-glm/tokenizer.json"
-#define GLM "recipes/data/tokenizers/cl100k-glm"
+#define GLM  "recipes/data/tokenizers/cl100k-glm"
 #define QWEN "tests/fixtures/tokenizers/qwen3"
 
 static struct cairn_tokenizer *load(const char *path)
@@ -80,7 +80,8 @@ static void check_vectors(const char *tokenizer, const char *vectors, int nfc, i
                 fail_msg("%s: id %lld is %d", cairn_jsonl_where(r), (long long)i, ids.p[i]);
         assert_int_equal(cairn_tokenizer_decode(t, ids.p, ids.n, NULL, &back, NULL), CAIRN_OK);
         if (nfc) {
-            utf8proc_ssize_t m = utf8proc_map((const utf8proc_uint8_t *)p, (utf8proc_ssize_t)n, &composed, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+            utf8proc_ssize_t m =
+                utf8proc_map((const utf8proc_uint8_t *)p, (utf8proc_ssize_t)n, &composed, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
 
             assert_true(m >= 0);
             p = (const char *)composed;
@@ -145,7 +146,8 @@ static void decode_refuses_unknown_ids(void **state)
     static const struct {
         int32_t ids[3];
         const char *sentence;
-    } rows[] = {{{5, 2331, 0}, "id 2331 at index 1"}, {{-1, 0, 0}, "id -1 at index 0"}, {{0, 0, INT32_MAX}, "id 2147483647 at index 2"}};
+    } rows[] = {
+        {{5, 2331, 0}, "id 2331 at index 1"}, {{-1, 0, 0}, "id -1 at index 0"}, {{0, 0, INT32_MAX}, "id 2147483647 at index 2"}};
     struct cairn_tokenizer *t = load(MINI);
     struct cairn_str out = {0};
     struct cairn_error err;
@@ -222,7 +224,8 @@ static void literal_bytes_hold_no_added_tokens(void **state)
  * same bytes (NFC only changes valid non-ASCII text, so qwen3 gets bytes below 0x80 or invalid ones). */
 static void random_bytes(void **state)
 {
-    static const char *const parts[] = {"<|user|>", "<|", "\xed\xa0\x80", "\xf0\x9f\x98\x80", "\xff", "\xc3", "\xe4\xb8\xad", "\0", "'s", "  \n", "123456", "<think"};
+    static const char *const parts[] = {"<|user|>", "<|", "\xed\xa0\x80", "\xf0\x9f\x98\x80", "\xff",  "\xc3", "\xe4\xb8\xad",
+                                        "\0",       "'s", "  \n",         "123456",           "<think"};
     static const size_t lengths[] = {8, 2, 3, 4, 1, 1, 3, 1, 2, 3, 6, 6};
     const char *const files[] = {MINI, GLM, QWEN};
     struct cairn_ids ids = {0};
@@ -347,12 +350,14 @@ static void broken_files(void **state)
         {"\\\\p{L}", "\\\\w", "\"\\w\" is read differently"},
         {"\"use_regex\":false", "\"use_regex\":true", "use_regex true is not supported"},
         {"\"add_prefix_space\":false", "\"add_prefix_space\":true", "add_prefix_space true is not supported"},
-        {"\"post_processor\":{\"type\":\"ByteLevel\"", "\"post_processor\":{\"type\":\"TemplateProcessing\"", "TemplateProcessing is not supported"},
+        {"\"post_processor\":{\"type\":\"ByteLevel\"", "\"post_processor\":{\"type\":\"TemplateProcessing\"",
+         "TemplateProcessing is not supported"},
         {"\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":\"WordPiece\"", "WordPiece is not supported"},
         {"\"type\":\"BPE\"", "\"type\":\"Unigram\"", "Unigram is not supported"},
         {"\"dropout\":null", "\"dropout\":0.1", "dropout is not supported"},
         {"\"end_of_word_suffix\":null", "\"end_of_word_suffix\":\"</w>\"", "end_of_word_suffix is not supported"},
-        {"\"continuing_subword_prefix\":null", "\"continuing_subword_prefix\":\"##\"", "continuing_subword_prefix is not supported"},
+        {"\"continuing_subword_prefix\":null", "\"continuing_subword_prefix\":\"##\"",
+         "continuing_subword_prefix is not supported"},
         {"\"byte_fallback\":false", "\"byte_fallback\":true", "byte_fallback true is not supported"},
         {"\"ignore_merges\":true", "\"ignore_merges\":1", "ignore_merges: expected true or false"},
         {"\"merges\":[", "\"merges\":[[\"zqzq\",\"a\"],", "merges[0]: \"zqzq\" is not in the vocabulary"},
@@ -448,8 +453,8 @@ static void added_token_flags(void **state)
     static const struct {
         const char *from, *to, *text, *decoded;
     } rows[] = {
-        {"\"content\":\"[MASK]\",\"single_word\":false,\"lstrip\":false", "\"content\":\"[MASK]\",\"single_word\":false,\"lstrip\":true",
-         "a \t\xe3\x80\x80[MASK] b", "a[MASK] b"},
+        {"\"content\":\"[MASK]\",\"single_word\":false,\"lstrip\":false",
+         "\"content\":\"[MASK]\",\"single_word\":false,\"lstrip\":true", "a \t\xe3\x80\x80[MASK] b", "a[MASK] b"},
         {"\"content\":\"[MASK]\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false",
          "\"content\":\"[MASK]\",\"single_word\":false,\"lstrip\":false,\"rstrip\":true", "a [MASK] \n\xc2\xa0 b", "a [MASK]b"},
     };
