@@ -61,13 +61,13 @@ static enum cairn_status rollout(const struct cairn_recipe *r, struct cairn_erro
     if (!r->whole)
         return CAIRN_OK;
     if (!cairn_recipe_has(r, "train.truncation")) {
-        const char *by = cairn_recipe_f64(r, "rollout.top_p") < 1   ? "top_p"
-                         : cairn_recipe_i64(r, "rollout.top_k") > 0 ? "top_k"
-                         : cairn_recipe_f64(r, "rollout.min_p") > 0 ? "min_p"
+        const char *by = cairn_recipe_f64(r, "rollout.top_p") < 1   ? "rollout.top_p"
+                         : cairn_recipe_i64(r, "rollout.top_k") > 0 ? "rollout.top_k"
+                         : cairn_recipe_f64(r, "rollout.min_p") > 0 ? "rollout.min_p"
                                                                     : NULL;
 
         if (by)
-            return cairn_recipe_fail(r, "train.truncation", err, "must be said (ignore or correct), since rollout.%s truncates sampling", by);
+            return cairn_recipe_fail(r, by, err, "truncates sampling, so train.truncation must be said (ignore or correct)");
     }
     return CAIRN_OK;
 }
@@ -93,6 +93,7 @@ static enum cairn_status train(const struct cairn_recipe *r, struct cairn_error 
     int corrected = !is(r, "train.correction.kind", "none");
     double low = cairn_recipe_f64(r, "train.correction.low"), high = cairn_recipe_f64(r, "train.correction.high");
     int64_t updates = cairn_recipe_i64(r, "train.updates_per_step"), prompts = cairn_recipe_i64(r, "rollout.prompts");
+    struct cairn_place at;
 
     if (low >= high)
         return cairn_recipe_fail(r, "train.correction.low", err, "%g is not below train.correction.high, %g", low, high);
@@ -100,6 +101,10 @@ static enum cairn_status train(const struct cairn_recipe *r, struct cairn_error 
         return cairn_recipe_fail(r, "train.clip.dual", err, "has no meaning with train.ratio: cispo");
     if (!r->whole)
         return CAIRN_OK;
+    if (updates > prompts && !cairn_node_place(r->root, "train.updates_per_step", &at)) /* point at what was written */
+        return cairn_recipe_fail(r, "rollout.prompts", err,
+                                 "%lld is less than train.updates_per_step, %lld: each update needs a group of its own",
+                                 (long long)prompts, (long long)updates);
     if (updates > prompts)
         return cairn_recipe_fail(r, "train.updates_per_step", err,
                                  "%lld is more than rollout.prompts, %lld: each update needs a group of its own", (long long)updates,

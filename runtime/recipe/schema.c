@@ -89,8 +89,11 @@ static const struct cairn_key table[] = {
     FLT("data.prompts.*.weight", SCI, ABOVE, "1.0", 0, INF, NULL, "Share of the prompts drawn from this file, relative to the others."),
     STR("data.prompts.*.grader", SCI, OPT, "null", "null: score.grader."),
     STR("data.template", SCI, 0, "glm5",
-        "How a prompt becomes tokens: the name of a chat template, or a text with {prompt} in it (\"Q: {prompt}\\nA:\")."),
+        "How a prompt becomes tokens: a chat template (glm5, glm5.1, glm5.2, glm5.3, plain), words around the prompt (dapo, slime, or a "
+        "text with {prompt} in it: \"Q: {prompt}\\nA:\"), or both (\"glm5.2:dapo\")."),
     BOOL("data.thinking", SCI, "true", "Chat templates that know it: the answer starts in thinking mode."),
+    WORD("data.effort", SCI, OPT, "null", "low|high|max", "Reasoning effort, for glm5.2 (high, max) and glm5.3; null: max."),
+    BOOL("data.added_in_prompt", SCI, "false", "Added tokens (\"<|user|>\") in a prompt's text count as tokens; false: they are plain text."),
     BOOL("data.shuffle", SCI, "true", "Each pass over a prompt file has an order of its own, by run.seed; false: the file's order."),
     LIST("data.eval", SCI, "Evaluation sets, kept apart from training."),
     ITEM("data.eval.*", SCI, "One set."),
@@ -418,7 +421,7 @@ void cairn_schema_suggest(const char *path, const char *shown, const char *name,
         other = best ? cairn_schema_find(best) : NULL;
         cairn_str_free(&whole);
     }
-    if (!other) { /* a misspelt word in the wrong section */
+    if (!other && strlen(name) > 3) { /* a misspelt word in the wrong section; anything is near to a short one */
         n = 0;
         for (size_t i = 0; i < COUNT; i++)
             if (!strchr(table[i].path, '*'))
