@@ -1,0 +1,202 @@
+/* trainer.c - opens a model for training and runs its passes (trainer.h). */
+#include "stages/train/trainer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "base/signals.h"
+#include "model/io.h"
+#include "stages/common/setup.h"
+#include "stages/common/stage.h"
+
+static enum cairn_status adapter_fresh(struct cairn_trainer *t, struct cairn_error *err)
+{
+    struct cairn_policy *p = &t->policy;
+    enum cairn_status st = CAIRN_OK;
+    int lora;
+
+    TRY(cairn_setup_adapter(&p->adapter, &lora, &p->table, &p->config, t->recipe, err));
+    p->lora = lora;
+    TRY(cairn_store_create(&p->adapter_weights, &p->adapter.table, t->k->dev, 0, err));
+    TRY(cairn_adapter_init(&p->adapter_weights, &p->adapter, (uint64_t)cairn_recipe_i64(t->recipe, "run.seed"), t->k, err));
+out:
+    return st;
+}
+
+/* master = published, for parameters that are trained. */
+static enum cairn_status masters_from_published(struct cairn_trainer *t, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    for (int i = 0; i < t->table->count; i++)
+        if (t->optimizer.master.tensor[i].buf)
+            TRY(cairn_tensor_copy(&t->k->stream, &t->optimizer.master.tensor[i], &t->published->tensor[i], err));
+out:
+    return st;
+}
+
+static enum cairn_status state_load(struct cairn_trainer *t, const struct cairn_trainer_start *start, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    const json_t *content = cairn_reader_manifest(start->state)->content;
+    int64_t updates;
+
+    TRY(cairn_trainer_load(&t->optimizer, start->state, err));
+    TRY(cairn_json_i64(content, "updates", 0, INT64_MAX, &updates, cairn_reader_path(start->state), err));
+    t->optimizer.updates = updates;
+    if (start->reset) {
+        TRY(cairn_tensor_zero(&t->k->stream, &t->optimizer.m.flat, err));
+        TRY(cairn_tensor_zero(&t->k->stream, &t->optimizer.v.flat, err));
+        t->optimizer.updates = 0;
+    }
+out:
+    return st;
+}
+
+enum cairn_status cairn_trainer_open(struct cairn_trainer *t, struct cairn_compute *k, const struct cairn_recipe *recipe,
+                                     const struct cairn_trainer_start *start, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    const struct cairn_policy_opts po = {.base = start->base, .quiet = 1};
+
+    *t = (struct cairn_trainer){.k = k, .recipe = recipe};
+    TRY(cairn_policy_open(&t->policy, start->dir, &po, k, err));
+    if (start->fresh_adapter)
+        TRY(adapter_fresh(t, err));
+    t->table = t->policy.lora ? &t->policy.adapter.table : &t->policy.table;
+    t->published = t->policy.lora ? &t->policy.adapter_weights : &t->policy.weights;
+    TRY(cairn_optimizer_create(&t->optimizer, t->table, k, err));
+    TRY(cairn_store_create(&t->grads, t->table, k->dev, 1, err));
+    if (start->state)
+        TRY(state_load(t, start, err));
+    else
+        TRY(masters_from_published(t, err));
+    TRY(cairn_optimizer_publish(&t->optimizer, cairn_setup_dtype(recipe), t->published, err));
+    t->model = (struct cairn_model){.k = k,
+                                    .config = &t->policy.config,
+                                    .weights = &t->policy.weights,
+                                    .adapter = t->policy.lora ? &t->policy.adapter : NULL,
+                                    .adapter_weights = t->policy.lora ? &t->policy.adapter_weights : NULL,
+                                    .segments = (int)cairn_recipe_i64(recipe, "numerics.segments")};
+    t->pack = cairn_recipe_i64(recipe, "train.pack");
+out:
+    if (st != CAIRN_OK)
+        cairn_trainer_close(t);
+    return st;
+}
+
+/* Carves the row tensors from one buffer. */
+static enum cairn_status rows_create(struct cairn_trainer *t, int64_t rows, struct cairn_error *err)
+{
+    struct cairn_tensor *const f32[] = {&t->old, &t->smp, &t->ref, &t->adv, &t->weight, &t->dcur, &t->dentropy};
+    const int64_t stats = CAIRN_LS_COUNT;
+    enum cairn_status st = CAIRN_OK;
+    size_t at = 0, line = ((size_t)rows * 4 + 63) & ~(size_t)63;
+
+    TRY(cairn_buffer_create(t->k->dev, line * 9 + 64 + CAIRN_LS_COUNT * 8, &t->rows_buffer, err));
+    TRY(cairn_tensor_view(&t->stats, t->rows_buffer, at, CAIRN_F64, 1, &stats, err));
+    at += (CAIRN_LS_COUNT * 8 + 63) & ~(size_t)63;
+    for (size_t i = 0; i < sizeof f32 / sizeof *f32; i++, at += line)
+        TRY(cairn_tensor_view(f32[i], t->rows_buffer, at, CAIRN_F32, 1, &rows, err));
+    TRY(cairn_tensor_view(&t->seq, t->rows_buffer, at, CAIRN_I32, 1, &rows, err));
+    at += line;
+    TRY(cairn_tensor_view(&t->mask, t->rows_buffer, at, CAIRN_U8, 1, &rows, err));
+out:
+    return st;
+}
+
+enum cairn_status cairn_trainer_reserve(struct cairn_trainer *t, int64_t longest, int entropy, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int64_t rows = longest > t->pack ? longest : t->pack;
+    int seqs = (int)(rows < 65536 ? rows : 65536);
+    const struct cairn_pass_opts o = {.max_rows = rows,
+                                      .max_seqs = seqs,
+                                      .train = 1,
+                                      .recompute = cairn_recipe_bool(t->recipe, "train.recompute"),
+                                      .entropy = entropy};
+
+    TRY(cairn_pass_create(&t->pass, &t->model, &o, err));
+    TRY(cairn_micro_create(&t->micro, rows, seqs, err));
+    TRY(rows_create(t, rows, err));
+out:
+    return st;
+}
+
+void cairn_trainer_close(struct cairn_trainer *t)
+{
+    cairn_pass_destroy(t->pass);
+    cairn_micro_free(&t->micro);
+    cairn_buffer_destroy(t->rows_buffer);
+    cairn_store_free(&t->grads);
+    cairn_optimizer_free(&t->optimizer);
+    cairn_policy_close(&t->policy);
+    memset(t, 0, sizeof *t);
+}
+
+static struct cairn_batch batch_of(const struct cairn_micro *m)
+{
+    return (struct cairn_batch){.n = m->rows, .id = m->id, .pos = m->pos, .seq = m->seq, .nseq = m->nseq, .start = m->start};
+}
+
+enum cairn_status cairn_trainer_forward(struct cairn_trainer *t, float temperature, struct cairn_scores *out, struct cairn_error *err)
+{
+    const struct cairn_batch b = batch_of(&t->micro);
+
+    return cairn_forward(t->pass, &b, t->micro.target, temperature, out, err);
+}
+
+struct cairn_tensor cairn_trainer_rows(const struct cairn_trainer *t, const struct cairn_tensor *full)
+{
+    return cairn_tensor_slice(full, 0, 0, t->micro.rows);
+}
+
+enum cairn_status cairn_trainer_rows_set(struct cairn_trainer *t, const struct cairn_tensor *dst, const void *h, struct cairn_error *err)
+{
+    const struct cairn_tensor rows = cairn_trainer_rows(t, dst);
+
+    return cairn_tensor_set(&t->k->stream, &rows, h, cairn_tensor_bytes(&rows), err);
+}
+
+enum cairn_status cairn_trainer_backward(struct cairn_trainer *t, int entropy, struct cairn_error *err)
+{
+    const struct cairn_tensor dcur = cairn_trainer_rows(t, &t->dcur), dentropy = cairn_trainer_rows(t, &t->dentropy);
+
+    return cairn_backward(t->pass, &dcur, entropy ? &dentropy : NULL, t->policy.lora ? NULL : &t->grads, t->policy.lora ? &t->grads : NULL, err);
+}
+
+enum cairn_status cairn_trainer_zero(struct cairn_trainer *t, struct cairn_error *err)
+{
+    return cairn_tensor_zero(&t->k->stream, &t->grads.flat, err);
+}
+
+enum cairn_status cairn_trainer_logprobs(struct cairn_trainer *t, const struct cairn_sequence *s, int64_t n, const int64_t *at, float temperature,
+                                         int adapter_off, float *out, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    const struct cairn_adapter *adapter = t->model.adapter;
+    float *row = malloc((size_t)t->micro.capacity * sizeof *row);
+    int64_t next = 0;
+
+    if (!row)
+        return CAIRN_NOMEM(err);
+    if (adapter_off)
+        t->model.adapter = NULL;
+    while (cairn_micro_fill(&t->micro, s, n, &next, t->pack)) {
+        struct cairn_scores scores;
+
+        TRY(cairn_stage_stopping(err));
+        TRY(cairn_trainer_forward(t, temperature, &scores, err));
+        TRY(cairn_tensor_get(&t->k->stream, &scores.logprob, row, (size_t)t->micro.rows * sizeof *row, err));
+        for (int i = 0; i < t->micro.nseq; i++) {
+            const struct cairn_sequence *m = t->micro.member[i];
+
+            memcpy(out + at[m - s], row + t->micro.row_of[i], (size_t)(m->length - m->prompt) * sizeof *row);
+        }
+    }
+out:
+    t->model.adapter = adapter;
+    free(row);
+    return st;
+}

@@ -1,0 +1,61 @@
+/* trainer.h - a model in training: published weights, masters, moments, gradients, activation memory.
+ *
+ * Full weights, or an adapter on frozen ones; what is trained is one parameter table either way. Forward passes use the published
+ * weights only; masters are touched by the optimiser alone (design, section 4 "train").
+ */
+#ifndef CAIRN_STAGES_TRAIN_TRAINER_H
+#define CAIRN_STAGES_TRAIN_TRAINER_H
+
+#include "ckpt/reader.h"
+#include "model/model.h"
+#include "model/optimizer.h"
+#include "model/policy.h"
+#include "recipe/recipe.h"
+#include "stages/train/pack.h"
+
+struct cairn_trainer {
+    struct cairn_compute *k;
+    const struct cairn_recipe *recipe;
+    struct cairn_policy policy;          /* configuration, table and published weights (of the adapter too, where there is one) */
+    const struct cairn_param_table *table; /* of what is trained */
+    struct cairn_store *published;       /* its published weights */
+    struct cairn_optimizer optimizer;
+    struct cairn_store grads;
+    struct cairn_model model;
+    struct cairn_pass *pass;
+    struct cairn_micro micro;
+    int64_t pack;                        /* rows a micro-batch */
+    /* per-row inputs and outputs of the loss, on the device: (capacity) each */
+    struct cairn_buffer *rows_buffer;
+    struct cairn_tensor old, smp, ref, adv, weight, dcur, dentropy, mask, seq;
+    struct cairn_tensor stats;           /* f64 (CAIRN_LS_COUNT) */
+};
+
+/* dir: the policy (or base) whose weights it starts from. state: reader of the trainer state those weights were published from, or
+ * NULL: masters are the published weights, moments zero. reset: masters from the state, moments and update count zero. */
+struct cairn_trainer_start {
+    const char *dir, *base;
+    struct cairn_reader *state;
+    int reset;
+    int fresh_adapter; /* dir is a base and the recipe trains an adapter: make one (seed run.seed) */
+};
+enum cairn_status cairn_trainer_open(struct cairn_trainer *t, struct cairn_compute *k, const struct cairn_recipe *recipe,
+                                     const struct cairn_trainer_start *start, struct cairn_error *err);
+/* Activation memory for micro-batches; longest: tokens of the longest sequence. Once, before the first forward. */
+enum cairn_status cairn_trainer_reserve(struct cairn_trainer *t, int64_t longest, int entropy, struct cairn_error *err);
+void cairn_trainer_close(struct cairn_trainer *t);
+
+/* One forward of t->micro at `temperature`; out borrowed until the next. */
+enum cairn_status cairn_trainer_forward(struct cairn_trainer *t, float temperature, struct cairn_scores *out, struct cairn_error *err);
+enum cairn_status cairn_trainer_backward(struct cairn_trainer *t, int entropy, struct cairn_error *err); /* from t->dcur, t->dentropy */
+enum cairn_status cairn_trainer_zero(struct cairn_trainer *t, struct cairn_error *err);                  /* gradients */
+/* Puts n host floats into a row tensor of the current micro-batch. */
+enum cairn_status cairn_trainer_rows_set(struct cairn_trainer *t, const struct cairn_tensor *dst, const void *h, struct cairn_error *err);
+struct cairn_tensor cairn_trainer_rows(const struct cairn_trainer *t, const struct cairn_tensor *full); /* its first micro.rows rows */
+
+/* Log-probabilities of the response tokens of n sequences under the current published weights (adapter_off: of the base): out gets, for each
+ * sequence, at[i] + j for response token j. */
+enum cairn_status cairn_trainer_logprobs(struct cairn_trainer *t, const struct cairn_sequence *s, int64_t n, const int64_t *at, float temperature,
+                                         int adapter_off, float *out, struct cairn_error *err);
+
+#endif
