@@ -1,0 +1,387 @@
+/* io.c - streams a table's tensors between stores, artefacts and other sources, a piece of at most PIECE bytes at a time.
+ *
+ * Which tensors go into which shard follows from table and options alone (plan), so writers and committers agree without talking.
+ * Tensor memory is touched by cairn_tensor_get and cairn_tensor_set only; narrowing and widening happen in host staging.
+ */
+#include "model/io.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/signals.h"
+#include "base/str.h"
+#include "ckpt/convert.h"
+#include "model/hf.h"
+
+#define PIECE ((int64_t)64 << 20)
+#define SHARD_BYTES ((int64_t)4 << 30)
+#define NAME_BYTES 288
+
+/* ---- which tensor where ------------------------------------------------------------------------------------------------------- */
+
+static int wanted(const struct cairn_param_table *t, const struct cairn_save_opts *o, int i)
+{
+    return !(o->trainable_only && t->param[i].frozen);
+}
+
+static enum cairn_dtype dtype_of(const struct cairn_param_table *t, const struct cairn_save_opts *o, int i)
+{
+    return o->each ? o->each[i] : t->param[i].keep_f32 ? CAIRN_F32 : o->dtype;
+}
+
+/* First parameter behind the shard that begins at parameter `begin`. */
+static int shard_end(const struct cairn_param_table *t, const struct cairn_save_opts *o, int begin)
+{
+    int64_t most = o->max_bytes > 0 ? o->max_bytes : SHARD_BYTES, bytes = 0;
+    int i, any = 0;
+
+    for (i = begin; i < t->count; i++) {
+        int64_t n;
+
+        if (!wanted(t, o, i))
+            continue;
+        n = cairn_param_count(&t->param[i]) * (int64_t)cairn_dtype_size(dtype_of(t, o, i));
+        if (any && bytes + n > most)
+            break;
+        bytes += n;
+        any = 1;
+    }
+    return i;
+}
+
+int cairn_save_shards(const struct cairn_param_table *t, const struct cairn_save_opts *o)
+{
+    int n = 0;
+
+    for (int i = 0; i < t->count; i = shard_end(t, o, i))
+        n++;
+    return n;
+}
+
+void cairn_save_shard_name(const struct cairn_save_opts *o, int i, char *out, size_t n)
+{
+    snprintf(out, n, "%s-%05d", o->stem, i);
+}
+
+static void tensor_name(const char *prefix, const char *name, char *out, size_t n)
+{
+    snprintf(out, n, "%s%s", prefix ? prefix : "", name);
+}
+
+/* ---- save ---------------------------------------------------------------------------------------------------------------------- */
+
+struct staging {
+    void *raw, *out; /* as read, as written */
+    size_t raw_bytes, out_bytes;
+};
+
+static enum cairn_status grow(void **p, size_t *have, size_t need, struct cairn_error *err)
+{
+    if (need <= *have)
+        return CAIRN_OK;
+    free(*p);
+    *have = 0;
+    *p = malloc(need);
+    if (!*p)
+        return CAIRN_NOMEM(err);
+    *have = need;
+    return CAIRN_OK;
+}
+
+static int64_t rows_per_piece(const struct cairn_param *p)
+{
+    int64_t row = cairn_param_count(p) / p->dim[0] * 4, rows = PIECE / row ? PIECE / row : 1;
+
+    return rows < p->dim[0] ? rows : p->dim[0];
+}
+
+static enum cairn_status save_tensor(const struct cairn_source *src, const struct cairn_save_opts *o, int i, struct cairn_shard *w, int index,
+                                     struct staging *g, struct cairn_progress *bar, int64_t *done, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    const struct cairn_param *p = &src->table->param[i];
+    enum cairn_dtype to = dtype_of(src->table, o, i), from = o->each ? to : CAIRN_F32;
+    int64_t row = cairn_param_count(p) / p->dim[0], rows = rows_per_piece(p);
+    int64_t at_bytes = 0;
+
+    for (int64_t at = 0; at < p->dim[0]; at += rows) {
+        int64_t n = p->dim[0] - at < rows ? p->dim[0] - at : rows;
+        size_t count = (size_t)(n * row), bytes = count * cairn_dtype_size(to);
+        const void *data;
+
+        TRY(grow(&g->raw, &g->raw_bytes, count * cairn_dtype_size(from), err));
+        TRY(src->read(src->arg, i, at, n, from, g->raw, err));
+        data = g->raw;
+        if (from != to) {
+            TRY(grow(&g->out, &g->out_bytes, bytes, err));
+            if (!cairn_convert(to, g->out, from, g->raw, count))
+                TRY(CAIRN_BUG(err, "no such conversion"));
+            data = g->out;
+        }
+        TRY(cairn_shard_write(w, index, at_bytes, data, bytes, err));
+        at_bytes += (int64_t)bytes;
+        *done += (int64_t)bytes;
+        cairn_progress_at(bar, *done);
+    }
+out:
+    return st;
+}
+
+struct names { /* of one tensor in a shard */
+    char name[NAME_BYTES], each[NAME_BYTES];
+};
+
+static enum cairn_status save_shard(const struct cairn_source *src, struct cairn_attempt *a, const struct cairn_save_opts *o, int begin, int end,
+                                    const char *name, const char *identity, struct cairn_shard_entry **entry, struct staging *g,
+                                    struct cairn_progress *bar, int64_t *done, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_slice *slice = calloc((size_t)(end - begin) + 1, sizeof(*slice));
+    struct names *names = calloc((size_t)(end - begin) + 1, sizeof(*names));
+    const struct cairn_shard_opts so = {.identity = identity};
+    struct cairn_shard *w = NULL;
+    int n = 0;
+
+    if (!slice || !names)
+        TRY(CAIRN_NOMEM(err));
+    for (int i = begin; i < end; i++) {
+        const struct cairn_param *p = &src->table->param[i];
+
+        if (!wanted(src->table, o, i))
+            continue;
+        tensor_name(o->prefix, p->name, names[n].name, NAME_BYTES);
+        slice[n] = cairn_slice_whole(names[n].name, dtype_of(src->table, o, i), p->ndim, p->dim);
+        if (p->ndim == 3 && cairn_expert_name(names[n].name, -1, names[n].each, NAME_BYTES))
+            slice[n].each = names[n].each;
+        n++;
+    }
+    TRY(cairn_attempt_shard(a, &w, name, slice, n, &so, err));
+    n = 0;
+    for (int i = begin; i < end; i++)
+        if (wanted(src->table, o, i))
+            TRY(save_tensor(src, o, i, w, n++, g, bar, done, err));
+    TRY(cairn_attempt_shard_done(a, &w, entry, err));
+out:
+    cairn_shard_destroy(w);
+    free(slice);
+    free(names);
+    return st;
+}
+
+enum cairn_status cairn_save(const struct cairn_source *src, struct cairn_attempt *a, struct cairn_manifest *manifest,
+                             const struct cairn_save_opts *o, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct staging g = {0};
+    struct cairn_progress *bar = NULL;
+    struct cairn_shard_entry *entry = NULL;
+    char *identity = NULL;
+    int64_t total = 0, done = 0;
+
+    for (int i = 0; i < src->table->count; i++)
+        if (wanted(src->table, o, i))
+            total += cairn_param_count(&src->table->param[i]) * (int64_t)cairn_dtype_size(dtype_of(src->table, o, i));
+    bar = o->what ? cairn_progress_begin(o->what, "bytes", total, 10) : NULL;
+    for (int begin = 0, shard = 0; begin < src->table->count; shard++) {
+        int end = shard_end(src->table, o, begin);
+        char name[160];
+
+        if (cairn_stop_requested())
+            TRY(cairn_fail(err, CAIRN_EAGAIN, "stopped between two shards"));
+        cairn_save_shard_name(o, shard, name, sizeof(name));
+        if (o->identity) { /* bounds go in, so that another plan adopts nothing */
+            free(identity);
+            identity = cairn_format("%s|%s%s|%d-%d", o->identity, o->prefix ? o->prefix : "", o->stem, begin, end);
+            if (!identity)
+                TRY(CAIRN_NOMEM(err));
+            TRY(cairn_attempt_adopt(a, name, identity, &entry, err));
+        }
+        if (!entry)
+            TRY(save_shard(src, a, o, begin, end, name, identity, &entry, &g, bar, &done, err));
+        if (manifest)
+            st = cairn_manifest_add_shard(manifest, entry, err);
+        else
+            cairn_shard_entry_free(entry);
+        entry = NULL;
+        TRY(st);
+        begin = end;
+    }
+out:
+    cairn_shard_entry_free(entry);
+    cairn_progress_end(bar);
+    free(identity);
+    free(g.raw);
+    free(g.out);
+    return st;
+}
+
+/* ---- sources -------------------------------------------------------------------------------------------------------------------- */
+
+static enum cairn_status read_store(void *arg, int i, int64_t begin, int64_t n, enum cairn_dtype as, void *h_dst, struct cairn_error *err)
+{
+    const struct cairn_store_source *s = arg;
+    struct cairn_tensor t;
+
+    if (as != CAIRN_F32 || !s->store->tensor[i].buf)
+        return CAIRN_BUG(err, "a store gives f32, and only what it holds");
+    t = cairn_tensor_slice(&s->store->tensor[i], 0, begin, n);
+    return cairn_tensor_get(&s->k->stream, &t, h_dst, cairn_tensor_bytes(&t), err);
+}
+
+struct cairn_source cairn_source_store(struct cairn_store_source *s)
+{
+    return (struct cairn_source){s->store->table, read_store, s};
+}
+
+/* The entry, which must have the parameter's shape and a float type. */
+static enum cairn_status find_entry(struct cairn_reader *r, const char *name, const struct cairn_param *p, const struct cairn_tensor_entry **out,
+                                    struct cairn_error *err)
+{
+    enum cairn_status st = cairn_reader_find(r, name, out, err);
+    const struct cairn_tensor_entry *e = *out;
+    int same;
+
+    if (st != CAIRN_OK)
+        return st;
+    same = e->ndim == p->ndim;
+    for (int i = 0; same && i < p->ndim; i++)
+        same = e->shape[i] == p->dim[i];
+    if (!same)
+        return cairn_fail(err, CAIRN_EDATA, "%s: tensor %s has %d dimensions (%lld, ...), the model says %d (%lld, ...)", cairn_reader_path(r), name,
+                          e->ndim, e->ndim ? (long long)e->shape[0] : 1, p->ndim, (long long)p->dim[0]);
+    if (e->dtype != CAIRN_F32 && e->dtype != CAIRN_BF16 && e->dtype != CAIRN_F16 && e->dtype != CAIRN_F64)
+        return cairn_fail(err, CAIRN_EDATA, "%s: tensor %s is %s, not a weight", cairn_reader_path(r), name, cairn_dtype_name(e->dtype));
+    return CAIRN_OK;
+}
+
+/* Rows of one tensor of an artefact, as they are or widened. */
+static enum cairn_status read_rows(struct cairn_reader *r, const char *name, const struct cairn_param *p, int64_t begin, int64_t n,
+                                   enum cairn_dtype as, void *h_dst, struct staging *g, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    const struct cairn_tensor_entry *e = NULL;
+    size_t count = (size_t)(n * (cairn_param_count(p) / p->dim[0])), bytes;
+
+    TRY(find_entry(r, name, p, &e, err));
+    bytes = count * cairn_dtype_size(e->dtype);
+    if (e->dtype == as) {
+        TRY(cairn_reader_rows(r, name, begin, n, h_dst, bytes, err));
+        goto out;
+    }
+    TRY(grow(&g->raw, &g->raw_bytes, bytes, err));
+    TRY(cairn_reader_rows(r, name, begin, n, g->raw, bytes, err));
+    if (!cairn_convert(as, h_dst, e->dtype, g->raw, count))
+        TRY(CAIRN_BUG(err, "no such conversion"));
+out:
+    return st;
+}
+
+static enum cairn_status read_reader(void *arg, int i, int64_t begin, int64_t n, enum cairn_dtype as, void *h_dst, struct cairn_error *err)
+{
+    const struct cairn_reader_source *s = arg;
+    const struct cairn_param *p = &s->table->param[i];
+    struct staging g = {0};
+    char name[NAME_BYTES];
+    enum cairn_status st;
+
+    tensor_name(s->prefix, p->name, name, sizeof(name));
+    if (s->other && !cairn_manifest_find(cairn_reader_manifest(s->reader), name))
+        st = read_rows(s->other, p->name, p, begin, n, as, h_dst, &g, err);
+    else
+        st = read_rows(s->reader, name, p, begin, n, as, h_dst, &g, err);
+    free(g.raw);
+    return st;
+}
+
+struct cairn_source cairn_source_reader(struct cairn_reader_source *s)
+{
+    return (struct cairn_source){s->table, read_reader, s};
+}
+
+/* ---- load ----------------------------------------------------------------------------------------------------------------------- */
+
+enum cairn_status cairn_load(struct cairn_store *s, struct cairn_reader *r, const char *prefix, struct cairn_compute *k, const char *what,
+                             struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct staging g = {0}, out = {0};
+    struct cairn_progress *bar = what ? cairn_progress_begin(what, "parameters", s->table->elements, 10) : NULL;
+    int64_t done = 0;
+
+    for (int i = 0; i < s->table->count; i++) {
+        const struct cairn_param *p = &s->table->param[i];
+        int64_t row = cairn_param_count(p) / p->dim[0], rows = rows_per_piece(p);
+        char name[NAME_BYTES];
+
+        if (!s->tensor[i].buf)
+            continue;
+        tensor_name(prefix, p->name, name, sizeof(name));
+        for (int64_t at = 0; at < p->dim[0]; at += rows) {
+            int64_t n = p->dim[0] - at < rows ? p->dim[0] - at : rows;
+            size_t bytes = (size_t)(n * row) * sizeof(float);
+            struct cairn_tensor t = cairn_tensor_slice(&s->tensor[i], 0, at, n);
+
+            if (cairn_stop_requested())
+                TRY(cairn_fail(err, CAIRN_EAGAIN, "stopped while loading %s", cairn_reader_path(r)));
+            TRY(grow(&out.raw, &out.raw_bytes, bytes, err));
+            TRY(read_rows(r, name, p, at, n, CAIRN_F32, out.raw, &g, err));
+            TRY(cairn_tensor_set(&k->stream, &t, out.raw, bytes, err));
+            done += n * row;
+            cairn_progress_at(bar, done);
+        }
+    }
+    TRY(cairn_stream_wait(&k->stream, err));
+out:
+    cairn_progress_end(bar);
+    free(g.raw);
+    free(out.raw);
+    return st;
+}
+
+/* ---- trainer states and policies -------------------------------------------------------------------------------------------------- */
+
+enum cairn_status cairn_trainer_save(const struct cairn_optimizer *o, struct cairn_attempt *a, struct cairn_manifest *manifest,
+                                     const char *identity, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    const struct {
+        const struct cairn_store *store;
+        const char *stem, *prefix;
+    } set[] = {{&o->master, "master", "master:"}, {&o->m, "m", "m:"}, {&o->v, "v", "v:"}};
+
+    for (int i = 0; i < 3; i++) {
+        struct cairn_store_source from = {set[i].store, o->k};
+        struct cairn_source src = cairn_source_store(&from);
+        const struct cairn_save_opts so = {.stem = set[i].stem, .prefix = set[i].prefix, .trainable_only = 1, .dtype = CAIRN_F32, .identity = identity};
+
+        TRY(cairn_save(&src, a, manifest, &so, err));
+    }
+out:
+    return st;
+}
+
+enum cairn_status cairn_trainer_load(struct cairn_optimizer *o, struct cairn_reader *r, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int64_t updates = 0;
+
+    TRY(cairn_json_i64(cairn_reader_manifest(r)->content, "updates", 0, INT64_MAX, &updates, cairn_reader_path(r), err));
+    TRY(cairn_load(&o->master, r, "master:", o->k, NULL, err));
+    TRY(cairn_load(&o->m, r, "m:", o->k, NULL, err));
+    TRY(cairn_load(&o->v, r, "v:", o->k, NULL, err));
+    o->updates = updates;
+out:
+    return st;
+}
+
+enum cairn_status cairn_policy_save(const struct cairn_param_table *t, struct cairn_reader *trainer, struct cairn_reader *base,
+                                    enum cairn_dtype dtype, struct cairn_attempt *a, struct cairn_manifest *manifest, const char *identity,
+                                    struct cairn_error *err)
+{
+    struct cairn_reader_source from = {.table = t, .reader = trainer, .prefix = "master:", .other = base};
+    struct cairn_source src = cairn_source_reader(&from);
+    const struct cairn_save_opts o = {.stem = "weights", .dtype = dtype, .identity = identity};
+
+    return cairn_save(&src, a, manifest, &o, err);
+}
