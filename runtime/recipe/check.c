@@ -27,12 +27,24 @@ static void describe(const struct cairn_node *n, struct cairn_str *out)
         for (shown = 60; shown > 0 && ((unsigned char)n->text[shown] & 0xc0) == 0x80;)
             shown--;
     switch (s.kind) {
-    case CAIRN_SCALAR_NULL: cairn_str_puts(out, "null"); return;
-    case CAIRN_SCALAR_BOOL: cairn_str_printf(out, "the boolean %s", s.b ? "true" : "false"); return;
-    case CAIRN_SCALAR_INT: cairn_str_puts(out, "the integer "); break;
-    case CAIRN_SCALAR_FLOAT: cairn_str_puts(out, "the number "); break;
-    case CAIRN_SCALAR_BAD: cairn_str_puts(out, "the number "); break;
-    case CAIRN_SCALAR_STRING: cairn_str_puts(out, "the string \""); break;
+    case CAIRN_SCALAR_NULL:
+        cairn_str_puts(out, "null");
+        return;
+    case CAIRN_SCALAR_BOOL:
+        cairn_str_printf(out, "the boolean %s", s.b ? "true" : "false");
+        return;
+    case CAIRN_SCALAR_INT:
+        cairn_str_puts(out, "the integer ");
+        break;
+    case CAIRN_SCALAR_FLOAT:
+        cairn_str_puts(out, "the number ");
+        break;
+    case CAIRN_SCALAR_BAD:
+        cairn_str_puts(out, "the number ");
+        break;
+    case CAIRN_SCALAR_STRING:
+        cairn_str_puts(out, "the string \"");
+        break;
     }
     cairn_str_add(out, n->text, shown);
     if (shown < len)
@@ -192,14 +204,24 @@ static enum cairn_status take_any(struct check *c, const char *path, const struc
         if (s.kind == CAIRN_SCALAR_BAD)
             return cairn_place_fail(c->err, n->at, "%s: %s: %s", path, n->text, s.bad);
         if (!n->quoted && cairn_scalar_is_old_bool(n->text))
-            return cairn_place_fail(c->err, n->at, "%s: \"%s\" is a boolean to some readers: write true or false, or put it in quotes",
-                                    path, n->text);
+            return cairn_place_fail(
+                c->err, n->at, "%s: \"%s\" is a boolean to some readers: write true or false, or put it in quotes", path, n->text);
         switch (s.kind) {
-        case CAIRN_SCALAR_NULL: v = json_null(); break;
-        case CAIRN_SCALAR_BOOL: v = json_boolean(s.b); break;
-        case CAIRN_SCALAR_INT: v = json_integer(s.i); break;
-        case CAIRN_SCALAR_FLOAT: v = json_real(s.f); break;
-        default: v = json_string(n->text); break;
+        case CAIRN_SCALAR_NULL:
+            v = json_null();
+            break;
+        case CAIRN_SCALAR_BOOL:
+            v = json_boolean(s.b);
+            break;
+        case CAIRN_SCALAR_INT:
+            v = json_integer(s.i);
+            break;
+        case CAIRN_SCALAR_FLOAT:
+            v = json_real(s.f);
+            break;
+        default:
+            v = json_string(n->text);
+            break;
         }
         return made(c, v, out);
     }
@@ -221,7 +243,8 @@ out:
 
 static enum cairn_status take_list(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_node *n,
                                    json_t **out);
-static enum cairn_status take_section(struct check *c, const char *path, const char *shown, const struct cairn_node *n, json_t **out);
+static enum cairn_status take_section(struct check *c, const char *path, const char *shown, const struct cairn_node *n,
+                                      json_t **out);
 
 static enum cairn_status take_item(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_node *n,
                                    json_t **out)
@@ -234,9 +257,12 @@ static enum cairn_status take_item(struct check *c, const struct cairn_key *k, c
         if (n->kind != CAIRN_NODE_MAP)
             return wrong(c, cairn_schema_find(below), path, n, "");
         return take_section(c, below, path, n, out);
-    case CAIRN_KEY_FLOATS: return take_number(c, k, path, n, 0, out);
-    case CAIRN_KEY_WORDS: return take_word(c, k, path, n, out);
-    case CAIRN_KEY_STRINGS: return take_string(c, k, path, n, out);
+    case CAIRN_KEY_FLOATS:
+        return take_number(c, k, path, n, 0, out);
+    case CAIRN_KEY_WORDS:
+        return take_word(c, k, path, n, out);
+    case CAIRN_KEY_STRINGS:
+        return take_string(c, k, path, n, out);
     case CAIRN_KEY_STOPS: {
         struct cairn_scalar s = {.kind = CAIRN_SCALAR_STRING};
 
@@ -255,7 +281,8 @@ static enum cairn_status take_item(struct check *c, const struct cairn_key *k, c
         words.words = k->words;
         return take_list(c, &words, path, n, out);
     }
-    default: return CAIRN_BUG(c->err, "no list type");
+    default:
+        return CAIRN_BUG(c->err, "no list type");
     }
 }
 
@@ -338,7 +365,8 @@ static const struct cairn_node *spell_out(struct check *c, const struct cairn_no
     return map;
 }
 
-static enum cairn_status take(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_node *n, json_t **out)
+static enum cairn_status take(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_node *n,
+                              json_t **out)
 {
     struct cairn_scalar s;
     char kind[512];
@@ -359,24 +387,33 @@ static enum cairn_status take(struct check *c, const struct cairn_key *k, const 
         if (n->kind != CAIRN_NODE_MAP)
             return wrong(c, k, path, n, "");
         return take_section(c, k->path, path, n, out);
-    case CAIRN_KEY_NAMED: return take_named(c, k, path, n, out);
-    case CAIRN_KEY_FREE: return n->kind == CAIRN_NODE_MAP ? take_any(c, path, n, out) : wrong(c, k, path, n, "");
-    case CAIRN_KEY_INT: return take_number(c, k, path, n, 1, out);
-    case CAIRN_KEY_FLOAT: return take_number(c, k, path, n, 0, out);
+    case CAIRN_KEY_NAMED:
+        return take_named(c, k, path, n, out);
+    case CAIRN_KEY_FREE:
+        return n->kind == CAIRN_NODE_MAP ? take_any(c, path, n, out) : wrong(c, k, path, n, "");
+    case CAIRN_KEY_INT:
+        return take_number(c, k, path, n, 1, out);
+    case CAIRN_KEY_FLOAT:
+        return take_number(c, k, path, n, 0, out);
     case CAIRN_KEY_BOOL:
         cairn_scalar_resolve(n->text, &s);
         if (n->kind != CAIRN_NODE_SCALAR || n->quoted || s.kind != CAIRN_SCALAR_BOOL)
             return wrong(c, k, path, n, "");
         return made(c, json_boolean(s.b), out);
-    case CAIRN_KEY_STRING: return take_string(c, k, path, n, out);
-    case CAIRN_KEY_PATH: return take_path(c, k, path, n, out);
-    case CAIRN_KEY_WORD: return take_word(c, k, path, n, out);
-    default: return take_list(c, k, path, n, out);
+    case CAIRN_KEY_STRING:
+        return take_string(c, k, path, n, out);
+    case CAIRN_KEY_PATH:
+        return take_path(c, k, path, n, out);
+    case CAIRN_KEY_WORD:
+        return take_word(c, k, path, n, out);
+    default:
+        return take_list(c, k, path, n, out);
     }
 }
 
 /* n: a map, or NULL where the whole section is absent (top-level sections, whose keys all have defaults). */
-static enum cairn_status take_section(struct check *c, const char *path, const char *shown, const struct cairn_node *n, json_t **out)
+static enum cairn_status take_section(struct check *c, const char *path, const char *shown, const struct cairn_node *n,
+                                      json_t **out)
 {
     enum cairn_status st = CAIRN_OK;
     json_t *map = NULL, *v = NULL;
@@ -439,7 +476,8 @@ json_t *cairn_recipe_default(const struct cairn_key *k)
     const struct cairn_node *n = NULL;
     json_t *v = NULL;
 
-    if (c.arena && cairn_yaml_parse(c.arena, k->def, strlen(k->def), at, 0, &n, NULL) == CAIRN_OK && take(&c, k, k->path, n, &v) != CAIRN_OK)
+    if (c.arena && cairn_yaml_parse(c.arena, k->def, strlen(k->def), at, 0, &n, NULL) == CAIRN_OK &&
+        take(&c, k, k->path, n, &v) != CAIRN_OK)
         v = NULL;
     cairn_arena_destroy(c.arena);
     return v;

@@ -15,7 +15,8 @@ struct cairn_recipe {
 };
 
 /* *tree: every key of the schema in its order; the caller's to json_decref. */
-enum cairn_status cairn_recipe_resolve(struct cairn_arena *a, const struct cairn_node *root, json_t **tree, struct cairn_error *err);
+enum cairn_status cairn_recipe_resolve(struct cairn_arena *a, const struct cairn_node *root, json_t **tree,
+                                       struct cairn_error *err);
 /* The default of a key that has one; the caller's to json_decref. NULL without memory. */
 json_t *cairn_recipe_default(const struct cairn_key *k);
 /* What no single key shows (rules.c), and what this build cannot do yet (limits.c). */

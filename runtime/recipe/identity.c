@@ -64,9 +64,11 @@ static int collect(const char *path, const json_t *section, int classes, json_t 
             if (!mine || json_array_size(v) == 0)
                 break;
             ok = set(flat, k->path, json_array());
-            json_array_foreach(v, i, item) {
+            json_array_foreach(v, i, item)
+            {
                 parts = json_object();
-                ok = ok && parts && collect(below, item, classes, parts) && json_array_append(json_object_get(flat, k->path), parts) == 0;
+                ok = ok && parts && collect(below, item, classes, parts) &&
+                     json_array_append(json_object_get(flat, k->path), parts) == 0;
                 json_decref(parts);
             }
             break;
@@ -74,9 +76,11 @@ static int collect(const char *path, const json_t *section, int classes, json_t 
             if (!mine || json_object_size(v) == 0)
                 break;
             ok = set(flat, k->path, json_object());
-            json_object_foreach((json_t *)v, name, item) {
+            json_object_foreach((json_t *)v, name, item)
+            {
                 parts = json_object();
-                ok = ok && parts && collect(below, item, classes, parts) && json_object_set(json_object_get(flat, k->path), name, parts) == 0;
+                ok = ok && parts && collect(below, item, classes, parts) &&
+                     json_object_set(json_object_get(flat, k->path), name, parts) == 0;
                 json_decref(parts);
             }
             break;
@@ -155,7 +159,8 @@ static void compare_maps(struct diff *d, const struct cairn_key *k, const char *
     json_t *item;
 
     for (int second = 0; second < 2; second++)
-        json_object_foreach((json_t *)(second ? b : a), name, item) {
+        json_object_foreach((json_t *)(second ? b : a), name, item)
+        {
             json_t *other = json_object_get(second ? a : b, name);
             char below[512];
 

@@ -32,7 +32,8 @@ static const char *folder(struct cairn_arena *a, const char *path)
     return out;
 }
 
-static enum cairn_status read_file(struct family *f, const char *path, const struct cairn_place *named, const struct cairn_node **out);
+static enum cairn_status read_file(struct family *f, const char *path, const struct cairn_place *named,
+                                   const struct cairn_node **out);
 
 static enum cairn_status read_parent(struct family *f, const struct cairn_node *name, const struct cairn_node **under)
 {
@@ -57,7 +58,8 @@ out:
 }
 
 /* named: where an `inherit` names the file, NULL for the first one. */
-static enum cairn_status read_file(struct family *f, const char *path, const struct cairn_place *named, const struct cairn_node **out)
+static enum cairn_status read_file(struct family *f, const char *path, const struct cairn_place *named,
+                                   const struct cairn_node **out)
 {
     struct cairn_source *src = cairn_arena_calloc(f->arena, 1, sizeof *src);
     struct cairn_place at = {src, 1, 1}, whole = {src, 0, 0};
@@ -92,7 +94,10 @@ static enum cairn_status read_file(struct family *f, const char *path, const str
 
     f->open[f->depth].dev = info.st_dev;
     f->open[f->depth++].ino = info.st_ino;
-    TRY(cairn_file_read(path, CAIRN_YAML_TEXT_MAX, &text, &n, f->err));
+    st = cairn_file_read(path, CAIRN_YAML_TEXT_MAX, &text, &n, f->err);
+    if (st == CAIRN_EDATA && f->err) /* a pipe beyond the limit: wrong as a recipe, not as data */
+        f->err->code = CAIRN_ERECIPE;
+    TRY(st == CAIRN_EDATA ? CAIRN_ERECIPE : st);
     TRY(cairn_yaml_parse(f->arena, text, n, at, 1, &mine, f->err));
     inherit = cairn_node_member(mine, "inherit", NULL);
     if (inherit) {
@@ -125,6 +130,23 @@ enum cairn_status cairn_inherit_read(struct cairn_arena *a, const char *path, in
     return read_file(&f, path, NULL, out);
 }
 
+/* Names of a dotted path: what a file could hold too, and what a terminal can show. *n: how many. */
+static int path_ok(const char *path, int *n)
+{
+    size_t len = 0;
+
+    *n = 1;
+    for (; *path; path++) {
+        if (*path == '.') {
+            len = 0;
+            ++*n;
+        } else if (*path < '!' || *path > '~' || ++len > CAIRN_YAML_KEY_BYTES_MAX) {
+            return 0;
+        }
+    }
+    return *n <= CAIRN_YAML_DEPTH_MAX;
+}
+
 enum cairn_status cairn_inherit_override(struct cairn_arena *a, const struct cairn_node **root, const char *text, int line,
                                          const char *from, struct cairn_error *err)
 {
@@ -134,6 +156,7 @@ enum cairn_status cairn_inherit_override(struct cairn_arena *a, const struct cai
     const char *equals = strchr(text, '=');
     char *path, *cwd = NULL;
     enum cairn_status st = CAIRN_OK;
+    int names;
 
     if (!src)
         return CAIRN_NOMEM(err);
@@ -151,11 +174,16 @@ enum cairn_status cairn_inherit_override(struct cairn_arena *a, const struct cai
     path = cairn_arena_printf(a, "%.*s", (int)(equals - text), text);
     if (!path)
         TRY(CAIRN_NOMEM(err));
+    if (!path_ok(path, &names))
+        TRY(cairn_place_fail(err, at, "\"%.80s\": a key has at most %d names of 1 to %d printable ASCII characters", path,
+                             CAIRN_YAML_DEPTH_MAX, CAIRN_YAML_KEY_BYTES_MAX));
     if (strcmp(path, "inherit") == 0)
         TRY(cairn_place_fail(err, at, "inherit belongs into a file"));
     value_at = at;
     value_at.col = (int)(equals + 1 - text) + 1;
     TRY(cairn_yaml_parse(a, equals + 1, strlen(equals + 1), value_at, 0, &value, err));
+    if (names + value->depth > CAIRN_YAML_DEPTH_MAX)
+        TRY(cairn_place_fail(err, value_at, "more than %d levels", CAIRN_YAML_DEPTH_MAX));
     TRY(cairn_node_set(a, root, path, at, value, err));
 out:
     free(cwd);

@@ -26,14 +26,14 @@ enum cairn_node_kind { CAIRN_NODE_SCALAR, CAIRN_NODE_LIST, CAIRN_NODE_MAP };
 struct cairn_node {
     enum cairn_node_kind kind;
     struct cairn_place at;
-    int quoted;       /* scalar: was quoted or a block, so it is a string */
-    const char *text; /* scalar: UTF-8 without NUL */
-    int n;            /* list: elements; map: keys */
+    int quoted;                     /* scalar: was quoted or a block, so it is a string */
+    const char *text;               /* scalar: UTF-8 without NUL */
+    int n;                          /* list: elements; map: keys */
     const struct cairn_node **item; /* (n) elements or values */
     const char **key;               /* (n) map: names */
     struct cairn_place *key_at;     /* (n) map: where the names stand */
-    size_t size; /* nodes below and here, shared ones counted each time; saturates */
-    int depth;   /* levels below and here */
+    size_t size;                    /* nodes below and here, shared ones counted each time; saturates */
+    int depth;                      /* levels below and here */
 };
 
 enum cairn_status cairn_place_fail(struct cairn_error *err, struct cairn_place at, const char *fmt, ...)

@@ -1,5 +1,5 @@
-/* print.c - the schema as people read it: the text of recipes/base.yaml, every key with its meaning, unit, range, class and default.
- * Keys below an optional section, a list or free names have no place of their own there and stand as comments. */
+/* print.c - the schema as people read it: the text of recipes/base.yaml, every key with its meaning, unit, range, class and
+ * default. Keys below an optional section, a list or free names have no place of their own there and stand as comments. */
 #include <string.h>
 
 #include "recipe/check.h"
@@ -8,10 +8,12 @@
 enum { WIDTH = 112 };
 
 static const char top[] =
-    "# Every key of a recipe, with its meaning, unit and default. Recipes `inherit: base.yaml` and say what is different; a key that\n"
+    "# Every key of a recipe, with its meaning, unit and default. Recipes `inherit: base.yaml` and say what is different; a key "
+    "that\n"
     "# is not here is refused. This file is printed from the schema; a test holds the two together.\n"
     "#\n"
-    "# Classes: science (the numbers), layout (how they are cut over devices), ops (never changes a bit). ops may change at any time;\n"
+    "# Classes: science (the numbers), layout (how they are cut over devices), ops (never changes a bit). ops may change at any "
+    "time;\n"
     "# the others belong to the run. Relative paths count from the folder of the file that holds them; a.b.c=value on the command\n"
     "# line goes over all files. null means what the key's comment says. A key behind '#' without a blank (#adapter:) belongs to\n"
     "# a section, list or map that is off or empty by default.\n";

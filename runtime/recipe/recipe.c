@@ -42,8 +42,8 @@ out:
     return st;
 }
 
-static enum cairn_status load(struct cairn_recipe **out, const char *path, int whole, int parents, int n, const char *const *overrides,
-                              struct cairn_error *err)
+static enum cairn_status load(struct cairn_recipe **out, const char *path, int whole, int parents, int n,
+                              const char *const *overrides, struct cairn_error *err)
 {
     struct cairn_recipe *r = calloc(1, sizeof *r);
     const struct cairn_node *root = NULL;

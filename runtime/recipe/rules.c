@@ -77,13 +77,14 @@ static enum cairn_status score(const struct cairn_recipe *r, struct cairn_error 
     double right = cairn_recipe_f64(r, "score.reward.right");
 
     if (right == cairn_recipe_f64(r, "score.reward.wrong"))
-        return cairn_recipe_fail(r, "score.reward.right", err, "%g is the reward of a wrong answer too: nothing could be learned", right);
+        return cairn_recipe_fail(r, "score.reward.right", err, "%g is the reward of a wrong answer too: nothing could be learned",
+                                 right);
     if (r->whole && cairn_recipe_has(r, "score.overlong")) {
         int64_t buffer = cairn_recipe_i64(r, "score.overlong.buffer"), cap = cairn_recipe_i64(r, "rollout.max_new_tokens");
 
         if (buffer > cap)
-            return cairn_recipe_fail(r, "score.overlong.buffer", err, "%lld is more than rollout.max_new_tokens, %lld", (long long)buffer,
-                                     (long long)cap);
+            return cairn_recipe_fail(r, "score.overlong.buffer", err, "%lld is more than rollout.max_new_tokens, %lld",
+                                     (long long)buffer, (long long)cap);
     }
     return CAIRN_OK;
 }
@@ -107,12 +108,13 @@ static enum cairn_status train(const struct cairn_recipe *r, struct cairn_error 
                                  (long long)prompts, (long long)updates);
     if (updates > prompts)
         return cairn_recipe_fail(r, "train.updates_per_step", err,
-                                 "%lld is more than rollout.prompts, %lld: each update needs a group of its own", (long long)updates,
-                                 (long long)prompts);
+                                 "%lld is more than rollout.prompts, %lld: each update needs a group of its own",
+                                 (long long)updates, (long long)prompts);
     if (is(r, "train.on_policy", "correct") && !corrected)
         return cairn_recipe_fail(r, "train.on_policy", err, "correct needs a train.correction other than none");
     if (cairn_recipe_bool(r, "rollout.carry") && !corrected)
-        return cairn_recipe_fail(r, "rollout.carry", err, "carried groups are of an older policy and need a train.correction other than none");
+        return cairn_recipe_fail(r, "rollout.carry", err,
+                                 "carried groups are of an older policy and need a train.correction other than none");
     if (cairn_recipe_i64(r, "run.lag") > 0 && !corrected)
         return cairn_recipe_fail(r, "run.lag", err, "rollouts of an older policy need a train.correction other than none");
     return CAIRN_OK;
@@ -126,12 +128,15 @@ static enum cairn_status jobs(const struct cairn_recipe *r, struct cairn_error *
     size_t at = 0, i, k;
     json_t *job, *stage;
 
-    json_array_foreach(list, i, job) {
+    json_array_foreach(list, i, job)
+    {
         if (json_array_size(job) == 0)
             return cairn_recipe_fail(r, "slurm.jobs", err, "job %zu has no stage", i);
-        json_array_foreach(job, k, stage) {
+        json_array_foreach(job, k, stage)
+        {
             if (at == 4 || strcmp(json_string_value(stage), chain[at]) != 0)
-                return cairn_recipe_fail(r, "slurm.jobs", err, "\"%s\" where %s: every stage once, in the order rollout, score, train, sync",
+                return cairn_recipe_fail(r, "slurm.jobs", err,
+                                         "\"%s\" where %s: every stage once, in the order rollout, score, train, sync",
                                          json_string_value(stage), at == 4 ? "nothing is left to do" : chain[at]);
             at++;
         }
@@ -152,7 +157,8 @@ enum cairn_status cairn_recipe_rules(const struct cairn_recipe *r, struct cairn_
     TRY(train(r, err));
     TRY(jobs(r, err));
     if (!power_of_two(cairn_recipe_i64(r, "numerics.segments")))
-        TRY(cairn_recipe_fail(r, "numerics.segments", err, "%lld is no power of two", (long long)cairn_recipe_i64(r, "numerics.segments")));
+        TRY(cairn_recipe_fail(r, "numerics.segments", err, "%lld is no power of two",
+                              (long long)cairn_recipe_i64(r, "numerics.segments")));
 out:
     return st;
 }

@@ -155,8 +155,8 @@ static int is_plain(const char *text)
 
     if (!((text[0] >= 'a' && text[0] <= 'z') || (text[0] >= 'A' && text[0] <= 'Z') || text[0] == '_' || text[0] == '/'))
         return 0;
-    if (strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-") != strlen(text) ||
-        strlen(text) > 1000 || cairn_scalar_is_old_bool(text))
+    if (strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-") != strlen(text) || strlen(text) > 1000 ||
+        cairn_scalar_is_old_bool(text))
         return 0;
     cairn_scalar_resolve(text, &s);
     return s.kind == CAIRN_SCALAR_STRING;
@@ -182,8 +182,7 @@ void cairn_scalar_put_string(struct cairn_str *out, const char *text)
             cairn_str_puts(out, "\\n");
         } else if (c == '\t') {
             cairn_str_puts(out, "\\t");
-        } else if (c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x2028 || c == 0x2029 || c == 0xfeff || c == 0xfffe ||
-                   c == 0xffff) {
+        } else if (c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x2028 || c == 0x2029 || c == 0xfeff || c == 0xfffe || c == 0xffff) {
             /* controls, YAML's extra line breaks, the byte order mark: escaped, or they would be folded or refused */
             cairn_str_printf(out, "\\u%04x", c < 0 ? 0xfffdu : (unsigned)c);
         } else {
@@ -201,15 +200,28 @@ void cairn_scalar_put_flow(struct cairn_str *out, const json_t *v)
     int first = 1;
 
     switch (v ? json_typeof(v) : JSON_NULL) {
-    case JSON_NULL: cairn_str_puts(out, "null"); break;
-    case JSON_TRUE: cairn_str_puts(out, "true"); break;
-    case JSON_FALSE: cairn_str_puts(out, "false"); break;
-    case JSON_INTEGER: cairn_str_printf(out, "%lld", (long long)json_integer_value(v)); break;
-    case JSON_REAL: cairn_scalar_put_float(out, json_real_value(v)); break;
-    case JSON_STRING: cairn_scalar_put_string(out, json_string_value(v)); break;
+    case JSON_NULL:
+        cairn_str_puts(out, "null");
+        break;
+    case JSON_TRUE:
+        cairn_str_puts(out, "true");
+        break;
+    case JSON_FALSE:
+        cairn_str_puts(out, "false");
+        break;
+    case JSON_INTEGER:
+        cairn_str_printf(out, "%lld", (long long)json_integer_value(v));
+        break;
+    case JSON_REAL:
+        cairn_scalar_put_float(out, json_real_value(v));
+        break;
+    case JSON_STRING:
+        cairn_scalar_put_string(out, json_string_value(v));
+        break;
     case JSON_ARRAY:
         cairn_str_putc(out, '[');
-        json_array_foreach(v, i, item) {
+        json_array_foreach(v, i, item)
+        {
             if (i)
                 cairn_str_puts(out, ", ");
             cairn_scalar_put_flow(out, item);
@@ -218,7 +230,8 @@ void cairn_scalar_put_flow(struct cairn_str *out, const json_t *v)
         break;
     case JSON_OBJECT:
         cairn_str_putc(out, '{');
-        json_object_foreach((json_t *)v, key, item) {
+        json_object_foreach((json_t *)v, key, item)
+        {
             if (!first)
                 cairn_str_puts(out, ", ");
             first = 0;

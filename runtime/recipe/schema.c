@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* clang-format off */
 #define SCI CAIRN_SCIENCE
 #define LAY CAIRN_LAYOUT
 #define OPS CAIRN_OPS
@@ -269,6 +270,7 @@ static const struct cairn_key table[] = {
     SLURM("sync"),
     SLURM("check"),
 };
+/* clang-format on */
 
 #define COUNT (sizeof table / sizeof *table)
 
@@ -324,21 +326,51 @@ static void put_words(struct cairn_str *out, const char *words)
 void cairn_key_expects(const struct cairn_key *k, struct cairn_str *out)
 {
     switch (k->type) {
-    case CAIRN_KEY_SECTION: cairn_str_puts(out, "a map of keys"); break;
-    case CAIRN_KEY_SECTIONS: cairn_str_puts(out, "a list of maps"); break;
-    case CAIRN_KEY_NAMED: cairn_str_puts(out, "a map of names to maps"); break;
-    case CAIRN_KEY_FREE: cairn_str_puts(out, "a map"); break;
-    case CAIRN_KEY_INT: cairn_str_puts(out, "an integer"); break;
-    case CAIRN_KEY_FLOAT: cairn_str_puts(out, "a number"); break;
-    case CAIRN_KEY_BOOL: cairn_str_puts(out, "true or false"); break;
-    case CAIRN_KEY_STRING: cairn_str_puts(out, "a string"); break;
-    case CAIRN_KEY_PATH: cairn_str_puts(out, "a path"); break;
-    case CAIRN_KEY_WORD: cairn_str_puts(out, "one of "); break;
-    case CAIRN_KEY_STRINGS: cairn_str_puts(out, "a list of strings"); break;
-    case CAIRN_KEY_WORDS: cairn_str_puts(out, "a list of some of "); break;
-    case CAIRN_KEY_FLOATS: cairn_str_puts(out, "a list of two numbers"); break;
-    case CAIRN_KEY_STOPS: cairn_str_puts(out, "a list of token ids and strings"); break;
-    case CAIRN_KEY_JOBS: cairn_str_puts(out, "a list of lists of "); break;
+    case CAIRN_KEY_SECTION:
+        cairn_str_puts(out, "a map of keys");
+        break;
+    case CAIRN_KEY_SECTIONS:
+        cairn_str_puts(out, "a list of maps");
+        break;
+    case CAIRN_KEY_NAMED:
+        cairn_str_puts(out, "a map of names to maps");
+        break;
+    case CAIRN_KEY_FREE:
+        cairn_str_puts(out, "a map");
+        break;
+    case CAIRN_KEY_INT:
+        cairn_str_puts(out, "an integer");
+        break;
+    case CAIRN_KEY_FLOAT:
+        cairn_str_puts(out, "a number");
+        break;
+    case CAIRN_KEY_BOOL:
+        cairn_str_puts(out, "true or false");
+        break;
+    case CAIRN_KEY_STRING:
+        cairn_str_puts(out, "a string");
+        break;
+    case CAIRN_KEY_PATH:
+        cairn_str_puts(out, "a path");
+        break;
+    case CAIRN_KEY_WORD:
+        cairn_str_puts(out, "one of ");
+        break;
+    case CAIRN_KEY_STRINGS:
+        cairn_str_puts(out, "a list of strings");
+        break;
+    case CAIRN_KEY_WORDS:
+        cairn_str_puts(out, "a list of some of ");
+        break;
+    case CAIRN_KEY_FLOATS:
+        cairn_str_puts(out, "a list of two numbers");
+        break;
+    case CAIRN_KEY_STOPS:
+        cairn_str_puts(out, "a list of token ids and strings");
+        break;
+    case CAIRN_KEY_JOBS:
+        cairn_str_puts(out, "a list of lists of ");
+        break;
     }
     if (k->words && (k->type == CAIRN_KEY_INT || k->type == CAIRN_KEY_FLOAT))
         cairn_str_puts(out, " or ");
@@ -359,8 +391,8 @@ static void put_limit(struct cairn_str *out, double x)
 
 void cairn_key_range(const struct cairn_key *k, struct cairn_str *out)
 {
-    int numbers = k->type == CAIRN_KEY_INT || k->type == CAIRN_KEY_FLOAT || k->type == CAIRN_KEY_FLOATS ||
-                  k->type == CAIRN_KEY_STOPS;
+    int numbers =
+        k->type == CAIRN_KEY_INT || k->type == CAIRN_KEY_FLOAT || k->type == CAIRN_KEY_FLOATS || k->type == CAIRN_KEY_STOPS;
     int low = numbers && k->min > -INF, high = numbers && k->max < BIG;
 
     if (low && high && !(k->flags & (CAIRN_KEY_ABOVE | CAIRN_KEY_BELOW))) {

@@ -2,7 +2,8 @@
  *
  * A path names a key with '*' for the elements of a list or the free names of a map: data.prompts.*.weight. The table is
  * in the order in which the resolved form and recipes/base.yaml print it; a section stands before its keys.
- * Adding a key: one entry here, `build/tests/base_yaml_test --print > recipes/base.yaml`; see recipe.h for what its default must be.
+ * Adding a key: one entry here, `build/tests/base_yaml_test --print > recipes/base.yaml`; see recipe.h for what its default must
+ * be.
  */
 #ifndef CAIRN_RECIPE_SCHEMA_H
 #define CAIRN_RECIPE_SCHEMA_H
@@ -22,12 +23,12 @@ enum cairn_key_type {
     CAIRN_KEY_BOOL,
     CAIRN_KEY_STRING,
     CAIRN_KEY_PATH,
-    CAIRN_KEY_WORD,     /* one of `words` */
-    CAIRN_KEY_STRINGS,  /* list of strings */
-    CAIRN_KEY_WORDS,    /* list of words, none twice */
-    CAIRN_KEY_FLOATS,   /* list of two numbers */
-    CAIRN_KEY_STOPS,    /* list of token ids and strings */
-    CAIRN_KEY_JOBS      /* list of lists of words */
+    CAIRN_KEY_WORD,    /* one of `words` */
+    CAIRN_KEY_STRINGS, /* list of strings */
+    CAIRN_KEY_WORDS,   /* list of words, none twice */
+    CAIRN_KEY_FLOATS,  /* list of two numbers */
+    CAIRN_KEY_STOPS,   /* list of token ids and strings */
+    CAIRN_KEY_JOBS     /* list of lists of words */
 };
 
 enum {
@@ -59,8 +60,8 @@ const char *cairn_key_leaf(const struct cairn_key *k); /* last part of the path 
 void cairn_key_expects(const struct cairn_key *k, struct cairn_str *out);
 /* "above 0, at most 1"; nothing when there are no limits. Appends. */
 void cairn_key_range(const struct cairn_key *k, struct cairn_str *out);
-/* What the user may have meant by `name` in section `path`: "nearest valid key: train.learning_rate" or "valid here: a, b". Appends;
- * `shown` is the section's path for people (numbers for '*'). */
+/* What the user may have meant by `name` in section `path`: "nearest valid key: train.learning_rate" or "valid here: a, b".
+ * Appends; `shown` is the section's path for people (numbers for '*'). */
 void cairn_schema_suggest(const char *path, const char *shown, const char *name, struct cairn_str *out);
 const char *cairn_class_name(enum cairn_recipe_class c);
 /* The word of "a|b|c" nearest to text, malloc'ed; NULL if none is near. */

@@ -48,8 +48,8 @@ static enum cairn_status scan(const struct reader *r)
             return cairn_place_fail(r->err, place(r, mark), "a NUL byte");
         if (c == 0xfeff && i == 0)
             return cairn_place_fail(r->err, place(r, mark), "a byte order mark; save the file as UTF-8 without it");
-        if ((c < 0x20 && c != '\n' && c != '\r' && c != '\t') || c == 0x7f || (c >= 0x80 && c < 0xa0 && c != 0x85) ||
-            c == 0xfffe || c == 0xffff)
+        if ((c < 0x20 && c != '\n' && c != '\r' && c != '\t') || c == 0x7f || (c >= 0x80 && c < 0xa0 && c != 0x85) || c == 0xfffe ||
+            c == 0xffff)
             return cairn_place_fail(r->err, place(r, mark), "the control character U+%04X; write it as an escape in double quotes",
                                     (unsigned)c);
         mark.column++;

@@ -20,8 +20,8 @@
 static char home[64], first_dir[4096];
 
 /* The smallest recipe that is a run. */
-#define WHOLE                                                                                                                       \
-    "model: {init: {model_type: glm_moe_dsa, hidden_size: 96}, tokenizer: tok}\n"                                                    \
+#define WHOLE                                                                                                                      \
+    "model: {init: {model_type: glm_moe_dsa, hidden_size: 96}, tokenizer: tok}\n"                                                  \
     "data: {prompts: [{path: train.jsonl}]}\n"
 
 static int setup(void **state)
@@ -74,7 +74,8 @@ static void bad_files(void **state)
         {"data: {prompts: [{path: x, wieght: 2}]}\n",
          "r.yaml:1:28: unknown key \"data.prompts.0.wieght\"; nearest valid key: data.prompts.0.weight"},
         {"sync: {zzzzzzzzzzzz: 1}\n", "r.yaml:1:8: unknown key \"sync.zzzzzzzzzzzz\"; valid here: path, dtype, node_store"},
-        {"data: {'*': 1}\n", "r.yaml:1:8: unknown key \"data.*\"; valid here: prompts, template, thinking, effort, added_in_prompt, shuffle, eval"},
+        {"data: {'*': 1}\n",
+         "r.yaml:1:8: unknown key \"data.*\"; valid here: prompts, template, thinking, effort, added_in_prompt, shuffle, eval"},
         /* wrong types */
         {"run:\n  seed: ten\n", "r.yaml:2:9: run.seed: expected an integer, found the string \"ten\""},
         {"run: {seed: \"10\"}\n", "r.yaml:1:13: run.seed: expected an integer, found the string \"10\""},
@@ -147,16 +148,19 @@ static void bad_files(void **state)
         {WHOLE "rollout: {page: 48}\n", "r.yaml:3:17: rollout.page: 48 is no power of two"},
         {WHOLE "numerics: {segments: 3}\n", "r.yaml:3:22: numerics.segments: 3 is no power of two"},
         {"model: {from: x, init: {a: 1}}\n", "r.yaml:1:18: model.init: model.from is given too; set one of them to null"},
-        {"data: {eval: [{name: a, path: x}, {name: a, path: y}]}\n" "model: {from: x}\nrun: {steps: 0}\n",
+        {"data: {eval: [{name: a, path: x}, {name: a, path: y}]}\n"
+         "model: {from: x}\nrun: {steps: 0}\n",
          "r.yaml:1:42: data.eval.1.name: \"a\" is the name of data.eval.0 too"},
         {"data: {eval: [{name: a/b, path: x}]}\nmodel: {from: x}\nrun: {steps: 0}\n",
          "r.yaml:1:22: data.eval.0.name: \"a/b\" is no name: letters, digits, '.', '_' and '-', at most 128"},
         {WHOLE "slurm:\n  jobs: [[rollout], [scor, train, sync]]\n",
-         "r.yaml:4:22: slurm.jobs.1.0: expected a list of some of rollout, score, train, sync, found the string \"scor\"; nearest: score"},
+         "r.yaml:4:22: slurm.jobs.1.0: expected a list of some of rollout, score, train, sync, found the string \"scor\"; nearest: "
+         "score"},
         {WHOLE "slurm: {jobs: [[rollout], [train, score, sync]]}\n",
          "r.yaml:3:9: slurm.jobs: \"train\" where score: every stage once, in the order rollout, score, train, sync"},
         {WHOLE "slurm: {jobs: [[rollout, score, train, sync], [rollout]]}\n",
-         "r.yaml:3:9: slurm.jobs: \"rollout\" where nothing is left to do: every stage once, in the order rollout, score, train, sync"},
+         "r.yaml:3:9: slurm.jobs: \"rollout\" where nothing is left to do: every stage once, in the order rollout, score, train, "
+         "sync"},
         {WHOLE "slurm: {jobs: [[rollout], [score]]}\n", "r.yaml:3:9: slurm.jobs: \"train\" is in no job"},
         /* what this build cannot do */
         {WHOLE "train: {parallel: {tp: 2}}\n", "r.yaml:3:24: train.parallel.tp: 2: this build trains with tp 1 only"},
@@ -189,15 +193,22 @@ static void bad_overrides(void **state)
     } t[] = {
         {"train.lerning_rate=1", "command line:2:1: unknown key \"train.lerning_rate\"; nearest valid key: train.learning_rate"},
         {"train.learning_rate=fast", "command line:2:21: train.learning_rate: expected a number, found the string \"fast\""},
-        {"train.learning_rate", "command line:2:1: expected key=value (as in train.learning_rate=1e-5), found \"train.learning_rate\""},
+        {"train.learning_rate",
+         "command line:2:1: expected key=value (as in train.learning_rate=1e-5), found \"train.learning_rate\""},
         {"=5", "command line:2:1: expected key=value (as in train.learning_rate=1e-5), found \"=5\""},
         {"train..loss=sft", "command line:2:1: \"train..loss\": a key is missing between the dots"},
         {"run.seed.x=1", "command line:2:1: \"run.seed.x\": \"run.seed\" holds a value, not a section"},
-        {"data.prompts.1.path=x", "command line:2:1: \"data.prompts.1.path\": \"data.prompts\" is a list of 1; its elements are named by number from 0"},
-        {"data.prompts.x.path=x", "command line:2:1: \"data.prompts.x.path\": \"data.prompts\" is a list of 1; its elements are named by number from 0"},
+        {"data.prompts.1.path=x",
+         "command line:2:1: \"data.prompts.1.path\": \"data.prompts\" is a list of 1; its elements are named by number from 0"},
+        {"data.prompts.x.path=x",
+         "command line:2:1: \"data.prompts.x.path\": \"data.prompts\" is a list of 1; its elements are named by number from 0"},
         {"inherit=x.yaml", "command line:2:1: inherit belongs into a file"},
         {"run.seed=[1", "command line:2:13: did not find expected ',' or ']' (while parsing a flow sequence)"},
         {"run.seed=", "command line:2:10: run.seed: expected an integer, found null"},
+        {"model.init.\xff=1",
+         "command line:2:1: \"model.init.\xff\": a key has at most 64 names of 1 to 128 printable ASCII characters"},
+        {"model.init.a b=1",
+         "command line:2:1: \"model.init.a b\": a key has at most 64 names of 1 to 128 printable ASCII characters"},
         {"run.seed=-1", "command line:2:10: run.seed: -1 is out of range: at least 0"},
     };
 
@@ -230,8 +241,10 @@ static void bad_inheritance(void **state)
         {"inherit: {a: b}\n", "{}", "r.yaml:1:10: inherit: expected a file name or a list of them"},
         {"inherit:\n", "{}", "r.yaml:1:9: inherit: expected a file name or a list of them"},
         {"inherit: sub/b.yaml\n", "run:\n  sed: 1\n", "sub/b.yaml:2:3: unknown key \"run.sed\"; nearest valid key: run.seed"},
-        {"inherit: sub/b.yaml\nrun: {seed: x}\n", "run:\n  seed: 1\n", "r.yaml:2:13: run.seed: expected an integer, found the string \"x\""},
-        {"inherit: sub/b.yaml\nrun: {steps: 1}\n", "run:\n  seed: x\n", "sub/b.yaml:2:9: run.seed: expected an integer, found the string \"x\""},
+        {"inherit: sub/b.yaml\nrun: {seed: x}\n", "run:\n  seed: 1\n",
+         "r.yaml:2:13: run.seed: expected an integer, found the string \"x\""},
+        {"inherit: sub/b.yaml\nrun: {steps: 1}\n", "run:\n  seed: x\n",
+         "sub/b.yaml:2:9: run.seed: expected an integer, found the string \"x\""},
         {"inherit: sub/b.yaml\n", "- x\n", "sub/b.yaml:1:1: expected a map of keys (\"run:\", \"model:\", ...)"},
         {"run: {inherit: x}\n", "{}", NULL},
     };
@@ -283,20 +296,22 @@ static void inheritance_order(void **state)
     struct cairn_recipe *r;
 
     (void)state;
-    put("sub/deep/grand.yaml", "run: {seed: 1, steps: 1, eval_every: 1}\nrollout: {prompts: 11, samples: 11, stop: [1, 2]}\n"
-                               "model: {tokenizer: grand-tok, init: {a: 1, b: {c: 1, d: 1}}}\nscore: {overlong: {buffer: 5, factor: 2}}\n");
+    put("sub/deep/grand.yaml",
+        "run: {seed: 1, steps: 1, eval_every: 1}\nrollout: {prompts: 11, samples: 11, stop: [1, 2]}\n"
+        "model: {tokenizer: grand-tok, init: {a: 1, b: {c: 1, d: 1}}}\nscore: {overlong: {buffer: 5, factor: 2}}\n");
     put("sub/one.yaml", "inherit: deep/grand.yaml\nrun: {steps: 2}\nrollout: {prompts: 22}\nmodel: {init: {b: {c: 2}}}\n");
     put("two.yaml", "run: {eval_every: 3}\nrollout: {prompts: 33, stop: [3]}\n");
     put("r.yaml", "inherit: [sub/one.yaml, two.yaml]\nrollout: {samples: 44, max_new_tokens: 100}\n"
-                  "data: {prompts: [{path: sub/../p.jsonl}, {path: ../q.jsonl, weight: 2}]}\nscore: {overlong: null}\ntrain: {correction: tis}\n");
+                  "data: {prompts: [{path: sub/../p.jsonl}, {path: ../q.jsonl, weight: 2}]}\nscore: {overlong: null}\ntrain: "
+                  "{correction: tis}\n");
     r = good("r.yaml", 0, NULL);
     assert_int_equal(cairn_recipe_i64(r, "run.seed"), 1);       /* grandparent */
     assert_int_equal(cairn_recipe_i64(r, "run.steps"), 2);      /* parent over grandparent */
     assert_int_equal(cairn_recipe_i64(r, "run.eval_every"), 3); /* later parent over earlier */
     assert_int_equal(cairn_recipe_i64(r, "rollout.prompts"), 33);
-    assert_int_equal(cairn_recipe_i64(r, "rollout.samples"), 44); /* the file over all */
-    assert_int_equal(cairn_recipe_i64(r, "train.updates_per_step"), 4); /* default */
-    assert_int_equal(json_array_size(cairn_recipe_list(r, "rollout.stop")), 1); /* lists replaced */
+    assert_int_equal(cairn_recipe_i64(r, "rollout.samples"), 44);                 /* the file over all */
+    assert_int_equal(cairn_recipe_i64(r, "train.updates_per_step"), 4);           /* default */
+    assert_int_equal(json_array_size(cairn_recipe_list(r, "rollout.stop")), 1);   /* lists replaced */
     assert_int_equal(json_integer_value(cairn_recipe_get(r, "model.init.a")), 1); /* free maps merge */
     assert_int_equal(json_integer_value(cairn_recipe_get(r, "model.init.b.c")), 2);
     assert_int_equal(json_integer_value(cairn_recipe_get(r, "model.init.b.d")), 1);
@@ -315,7 +330,8 @@ static void paths(void **state)
     char want[256];
 
     (void)state;
-    put("sub/deep/base.yaml", "data: {prompts: [{path: p.jsonl}, {path: ../q.jsonl}, {path: ../../../../../../x}, {path: a/../b}]}\n");
+    put("sub/deep/base.yaml",
+        "data: {prompts: [{path: p.jsonl}, {path: ../q.jsonl}, {path: ../../../../../../x}, {path: a/../b}]}\n");
     unlink("link");
     assert_int_equal(symlink("sub/deep", "link"), 0);
     put("r.yaml", "inherit: link/base.yaml\nmodel: {from: sub}\n");
@@ -350,17 +366,17 @@ static void overrides_and_getters(void **state)
     static const char *const overrides[] = {
         "run.seed=9",
         "train.learning_rate=1e-4",
-        "rollout.dynamic.max_rounds=3",  /* makes the section */
+        "rollout.dynamic.max_rounds=3", /* makes the section */
         "score.overlong={buffer: 7}",
         "rollout.max_new_tokens=64",
         "data.prompts.0.weight=3",
         "data.template=\"Q: {prompt}\\nA:\"",
-        "score.marker=A:x",              /* one string for a list of them */
+        "score.marker=A:x", /* one string for a list of them */
         "model.init.hidden_size=128",
         "model.init.rope_theta=1e4",
         "checkpoint.keep_policies=4",
         "mismatch.max=0.5",
-        "run.seed=10",                   /* the last one counts */
+        "run.seed=10", /* the last one counts */
         "train.clip.dual=3",
         "train.clip.dual=null",
     };
@@ -408,13 +424,93 @@ static void parts(void **state)
     assert_null(r);
 }
 
-#define RICH                                                                                                                        \
-    WHOLE "run: {seed: 9223372036854775000}\n"                                                                                       \
-    "rollout: {stop: [5, \"\\u2028end: \\u0001\"], dynamic: {}, prompts: 8, temperature: 0.30000000000000004, max_new_tokens: 64}\n" \
-    "score: {overlong: {buffer: 10}, marker: [\"Answer:\", 'A:', \"yes\", \"1\"]}\n"                                                  \
-    "train: {learning_rate: 1.2345678901234567e-7, correction: icepop, betas: [0, 0.98]}\n"                                          \
-    "slurm: {extra: [\"--nice=100\"], time: \"01:30:00\", jobs: [[rollout, score, train, sync]]}\n"                                  \
-    "warm_start: {data: w.jsonl}\nsync: {dtype: f32}\nmismatch: {max: 1e-3}\n"
+static void hostile_overrides(void **state)
+{
+    struct cairn_recipe *r = NULL;
+    struct cairn_str deep = {0}, value = {0};
+    struct cairn_error err;
+    const char *override;
+
+    (void)state;
+    put("r.yaml", WHOLE);
+    for (int i = 0; i < 50000; i++) /* a name for each level: no stack is deep enough to follow */
+        cairn_str_puts(&deep, "a.");
+    cairn_str_puts(&deep, "a=1");
+    override = deep.p;
+    assert_int_equal(cairn_recipe_load(&r, "r.yaml", 1, &override, &err), CAIRN_ERECIPE);
+    assert_non_null(strstr(err.text, "a key has at most 64 names"));
+    cairn_str_puts(&value, "model.init");
+    for (int i = 0; i < 40; i++)
+        cairn_str_puts(&value, ".a");
+    cairn_str_putc(&value, '=');
+    for (int i = 0; i < 30; i++)
+        cairn_str_putc(&value, '[');
+    for (int i = 0; i < 30; i++)
+        cairn_str_putc(&value, ']');
+    override = value.p;
+    assert_int_equal(cairn_recipe_load(&r, "r.yaml", 1, &override, &err), CAIRN_ERECIPE);
+    assert_string_equal(err.text, "command line:1:92: more than 64 levels");
+    assert_null(r);
+    cairn_str_free(&deep);
+    cairn_str_free(&value);
+}
+
+/* Names and values that YAML could take for something else. */
+static void odd_names_read_back(void **state)
+{
+    static const char text[] =
+        "model:\n  init: {\"a b\": 1, \"12\": xx, \"null\": y1, \"\\u2028k\": 2, \"no\": 'y', m: {\"x: y\": [1.0, -0.0, 1e300, "
+        "\"no\", \"\", 1, \"1\", \"~\", \"# x\", \"a\\n b\"]}}\n  tokenizer: \"t # \\\"\"\nrun: {steps: 0}\n";
+    struct cairn_recipe *r = good_text(text), *again;
+    struct cairn_str s = {0};
+    struct cairn_error err;
+
+    (void)state;
+    assert_int_equal(cairn_recipe_write(r, &s, &err), CAIRN_OK);
+    put("again.yaml", s.p);
+    if (cairn_recipe_from_resolved(&again, "again.yaml", &err) != CAIRN_OK)
+        fail_msg("%s", err.text);
+    assert_true(json_equal((json_t *)cairn_recipe_json(r), (json_t *)cairn_recipe_json(again)));
+    assert_true(json_is_real(cairn_recipe_get(again, "model.init.m.x: y.0")));
+    cairn_recipe_free(r);
+    cairn_recipe_free(again);
+    cairn_str_free(&s);
+}
+
+/* Files that are each within the limits and together are not: said when the recipe is to be written down. */
+static void too_large_together(void **state)
+{
+    struct cairn_str text = {0}, out = {0};
+    struct cairn_recipe *r;
+    struct cairn_error err;
+    char name[32];
+
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        cairn_str_clear(&text);
+        cairn_str_printf(&text, "model: {init: {list%d: [", i);
+        for (int k = 0; k < 5000; k++)
+            cairn_str_puts(&text, "1, ");
+        cairn_str_puts(&text, "]}}\n");
+        snprintf(name, sizeof name, "big%d.yaml", i);
+        put(name, text.p);
+    }
+    r = good_text("inherit: [big0.yaml, big1.yaml, big2.yaml, big3.yaml, big4.yaml]\nmodel: {tokenizer: t}\nrun: {steps: 0}\n");
+    assert_int_equal(cairn_recipe_write(r, &out, &err), CAIRN_ERECIPE);
+    assert_non_null(strstr(err.text, "more than 20000 values"));
+    assert_int_equal(out.len, 0);
+    cairn_recipe_free(r);
+    cairn_str_free(&text);
+}
+
+#define RICH                                                                                                                       \
+    WHOLE "run: {seed: 9223372036854775000}\n"                                                                                     \
+          "rollout: {stop: [5, \"\\u2028end: \\u0001\"], dynamic: {}, prompts: 8, temperature: 0.30000000000000004, "              \
+          "max_new_tokens: 64}\n"                                                                                                  \
+          "score: {overlong: {buffer: 10}, marker: [\"Answer:\", 'A:', \"yes\", \"1\"]}\n"                                         \
+          "train: {learning_rate: 1.2345678901234567e-7, correction: icepop, betas: [0, 0.98]}\n"                                  \
+          "slurm: {extra: [\"--nice=100\"], time: \"01:30:00\", jobs: [[rollout, score, train, sync]]}\n"                          \
+          "warm_start: {data: w.jsonl}\nsync: {dtype: f32}\nmismatch: {max: 1e-3}\n"
 
 static void resolved_form_reads_back(void **state)
 {
@@ -569,14 +665,13 @@ static void differences(void **state)
     b = good("r.yaml", N(overrides), overrides);
     assert_int_equal(cairn_recipe_diff(a, a, 15, &s), 0);
     assert_int_equal(cairn_recipe_diff(a, b, CAIRN_SCIENCE, &s), 6);
-    assert_string_equal(s.p,
-                        "model.init.hidden_size: 96 -> 97 (science)\n"
-                        "model.init.extra: null -> true (science)\n"
-                        "data.prompts.0.weight: 1.0 -> 2.0 (science)\n"
-                        "data.eval: [] -> [{name: e, path: /e, k: 1, limit: null, temperature: null, top_p: null, "
-                        "max_new_tokens: null, grader: null}] (science)\n"
-                        "rollout.dynamic: null -> {keep: mixed, max_rounds: 2} (science)\n"
-                        "train.learning_rate: 1e-5 -> 2e-5 (science)\n");
+    assert_string_equal(s.p, "model.init.hidden_size: 96 -> 97 (science)\n"
+                             "model.init.extra: null -> true (science)\n"
+                             "data.prompts.0.weight: 1.0 -> 2.0 (science)\n"
+                             "data.eval: [] -> [{name: e, path: /e, k: 1, limit: null, temperature: null, top_p: null, "
+                             "max_new_tokens: null, grader: null}] (science)\n"
+                             "rollout.dynamic: null -> {keep: mixed, max_rounds: 2} (science)\n"
+                             "train.learning_rate: 1e-5 -> 2e-5 (science)\n");
     cairn_str_clear(&s);
     assert_int_equal(cairn_recipe_diff(a, b, CAIRN_LAYOUT, &s), 1);
     assert_string_equal(s.p, "train.pack: 16384 -> 100 (layout)\n");
@@ -610,7 +705,8 @@ static void amendments(void **state)
     assert_string_equal(cairn_recipe_str(r, "data.prompts.0.path"), want);
     assert_int_equal(cairn_recipe_write(r, &before, &err), CAIRN_OK);
     assert_int_equal(cairn_recipe_apply(r, 2, bad_one, "sub/amendment-0002.yaml", &err), CAIRN_ERECIPE);
-    assert_string_equal(err.text, "sub/amendment-0002.yaml:2:1: unknown key \"train.learning_rat\"; nearest valid key: train.learning_rate");
+    assert_string_equal(err.text,
+                        "sub/amendment-0002.yaml:2:1: unknown key \"train.learning_rat\"; nearest valid key: train.learning_rate");
     assert_int_equal(cairn_recipe_apply(r, 2, limited, NULL, &err), CAIRN_ERECIPE);
     assert_string_equal(err.text, "command line:2:19: train.parallel.dp: 2: this build trains with dp 1 only");
     assert_int_equal(cairn_recipe_write(r, &after, &err), CAIRN_OK);
@@ -649,6 +745,9 @@ int main(void)
         cmocka_unit_test(overrides_and_getters),
         cmocka_unit_test(parts),
         cmocka_unit_test(resolved_form_reads_back),
+        cmocka_unit_test(hostile_overrides),
+        cmocka_unit_test(odd_names_read_back),
+        cmocka_unit_test(too_large_together),
         cmocka_unit_test(hash_takes_in),
         cmocka_unit_test(hash_is_free_of_places),
         cmocka_unit_test(hash_is_as_documented),

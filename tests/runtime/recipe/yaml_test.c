@@ -13,7 +13,8 @@
 
 static const struct cairn_source src = {"f.yaml", "/"};
 
-static enum cairn_status parse(struct cairn_arena *a, const char *text, size_t n, const struct cairn_node **out, struct cairn_error *err)
+static enum cairn_status parse(struct cairn_arena *a, const char *text, size_t n, const struct cairn_node **out,
+                               struct cairn_error *err)
 {
     struct cairn_place at = {&src, 1, 1};
 
@@ -33,7 +34,9 @@ static void refused(void **state)
         {"a: \"b\\0c\"\n", 0, "f.yaml:1:4: a string with a NUL in it"},
         {"a:\n\tb: 1\n", 0, "f.yaml:2:1: a tab where indentation belongs; use blanks"},
         {"a:\n  b: 1\n\tc: 1\n", 0, "f.yaml:3:1: a tab where indentation belongs; use blanks"},
-        {"\xef\xbb\xbf" "a: 1\n", 0, "f.yaml:1:1: a byte order mark; save the file as UTF-8 without it"},
+        {"\xef\xbb\xbf"
+         "a: 1\n",
+         0, "f.yaml:1:1: a byte order mark; save the file as UTF-8 without it"},
         {"a: 1\nb: x\xffy\n", 0, "f.yaml:2:5: byte 0xff is not UTF-8"},
         {"# \xc3\xa4\xc3\xa4 \x01\n", 0, "f.yaml:1:6: the control character U+0001; write it as an escape in double quotes"},
         {"- a\n- b\n", 0, "f.yaml:1:1: expected a map of keys (\"run:\", \"model:\", ...)"},
@@ -67,7 +70,8 @@ static void refused(void **state)
 
 static void accepted(void **state)
 {
-    static const char text[] = "# comment\n%YAML 1.1\n---\na: &x [1, two, \"3\"]\nb: *x\r\nc: |\n  a\tline\n  two\nd: {e: , f: ~}\n\"g h\": 'it''s'\n";
+    static const char text[] =
+        "# comment\n%YAML 1.1\n---\na: &x [1, two, \"3\"]\nb: *x\r\nc: |\n  a\tline\n  two\nd: {e: , f: ~}\n\"g h\": 'it''s'\n";
     struct cairn_arena *a = cairn_arena_create();
     const struct cairn_node *root, *v;
     struct cairn_error err;
@@ -128,7 +132,8 @@ static void deep_blocks(struct cairn_str *s)
 
 static void deep_by_alias(struct cairn_str *s)
 {
-    cairn_str_puts(s, "a0: &a0 [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[x]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]\nb: [[[[[[[[[[[[[[[[[[[[[[[*a0]]]]]]]]]]]]]]]]]]]]]]]\n");
+    cairn_str_puts(s, "a0: &a0 [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[x]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]\nb: "
+                      "[[[[[[[[[[[[[[[[[[[[[[[*a0]]]]]]]]]]]]]]]]]]]]]]]\n");
 }
 
 static void long_scalar(struct cairn_str *s)
@@ -203,7 +208,8 @@ static void limits(void **state)
 /* Any text: an answer, no crash. Mutations of a valid one reach deeper than noise does. */
 static void mutations(void **state)
 {
-    static const char good[] = "run: {seed: 1, steps: 2}\nmodel:\n  init: &i {a: [1, 2.5, x], b: \"q\\n\"}\n  other: *i\ndata:\n  - p: |\n      t\n  - q: 'z'\n";
+    static const char good[] = "run: {seed: 1, steps: 2}\nmodel:\n  init: &i {a: [1, 2.5, x], b: \"q\\n\"}\n  other: *i\ndata:\n  "
+                               "- p: |\n      t\n  - q: 'z'\n";
     uint64_t x = 1234567;
 
     (void)state;
