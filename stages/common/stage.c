@@ -280,7 +280,7 @@ int cairn_stage_main(int argc, char **argv, const struct cairn_stage_def *def)
         ctx.interval_s = cairn_recipe_f64(ctx.run->recipe, "log.interval");
         TRY(cairn_link_manifest(ctx.run, &ctx.link, &ctx.manifest, &err));
         if (def->wants_graders)
-            TRY(cairn_grader_process_start(&ctx.graders, &err));
+            TRY(cairn_grader_process_start(&ctx.graders, NULL, &err));
         TRY(events_open(&ctx, &err));
         st = stage_try(&ctx, def, &a, &err);
         if (st == CAIRN_EFENCED && cairn_artefact_committed(ctx.dir))

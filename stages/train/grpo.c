@@ -1,0 +1,484 @@
+/* grpo.c - the updates of one step (grpo.h). */
+#include "stages/train/grpo.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/philox.h"
+#include "stages/common/setup.h"
+
+/* mismatch.max: auto, where trainer and sampler carry different numerics: what two fp32 or bf16 implementations of one model may differ
+ * by on a single token without anything being wrong. */
+#define MISMATCH_BAND 0.05
+
+struct job {
+    struct cairn_stage_ctx *ctx;
+    struct cairn_trainer *t;
+    const struct cairn_rollouts *r;
+    const struct cairn_scores_table *s;
+    const struct cairn_grpo_opts *o;
+    struct cairn_grpo_stats *stats;
+    float temperature;
+    int sft, same, entropy;
+    double mismatch_max;
+    struct cairn_policy_loss loss;      /* scalars of the recipe */
+    struct cairn_optimizer_opts adamw;
+    int64_t groups;                     /* used ones */
+    int64_t *first;                     /* (groups + 1) into sequence: a group's used rollouts */
+    struct cairn_sequence *sequence;    /* (n) used rollouts in order of groups */
+    int64_t n;
+    float *old, *ref;                   /* (responses) by rollout offsets, ref or NULL */
+    uint8_t *live;                      /* (rollouts) 1: its tokens are in the loss */
+    float *weight;                      /* (rollouts) of each of its tokens */
+    float *row;                         /* scratch (micro.capacity) */
+    uint8_t *mask;                      /* scratch (micro.capacity) */
+};
+
+/* ---- reading the recipe ------------------------------------------------------------------------------------------------- */
+
+static int word(const struct cairn_recipe *r, const char *path, const char *const *words)
+{
+    const char *v = cairn_recipe_str(r, path);
+
+    for (int i = 0; words[i]; i++)
+        if (!strcmp(v, words[i]))
+            return i;
+    return 0;
+}
+
+static void recipe_read(struct job *j)
+{
+    static const char *const ratios[] = {"token", "sequence", "cispo", NULL}, *const kinds[] = {"k1", "k2", "k3", NULL};
+    const struct cairn_recipe *r = j->t->recipe;
+    const json_t *betas = cairn_recipe_list(r, "train.betas"), *max = cairn_recipe_get(r, "mismatch.max");
+    const char *correction = cairn_recipe_str(r, "train.correction.kind");
+
+    j->sft = !strcmp(cairn_recipe_str(r, "train.loss"), "sft");
+    j->temperature = j->sft ? 1.0f : (float)cairn_recipe_f64(r, "rollout.temperature");
+    j->entropy = !j->sft;
+    j->mismatch_max = json_is_number(max) ? json_number_value(max) : j->o->same_policy ? 0 : MISMATCH_BAND;
+    j->loss = (struct cairn_policy_loss){
+        .ratio = (enum cairn_ratio)word(r, "train.ratio", ratios),
+        .correction = !strcmp(correction, "tis")      ? CAIRN_CORRECT_TIS
+                      : !strcmp(correction, "icepop") ? CAIRN_CORRECT_ICEPOP
+                                                      : CAIRN_CORRECT_NONE,
+        .kl = (enum cairn_kl)word(r, "train.kl.kind", kinds),
+        .clip_low = (float)cairn_recipe_f64(r, "train.clip.low"),
+        .clip_high = (float)cairn_recipe_f64(r, "train.clip.high"),
+        .dual = cairn_recipe_has(r, "train.clip.dual") ? (float)cairn_recipe_f64(r, "train.clip.dual") : 0,
+        .correct_low = (float)cairn_recipe_f64(r, "train.correction.low"),
+        .correct_high = (float)cairn_recipe_f64(r, !strcmp(correction, "tis") ? "train.correction.cap" : "train.correction.high"),
+        .kl_coef = (float)cairn_recipe_f64(r, "train.kl.coef"),
+        .entropy_coef = (float)cairn_recipe_f64(r, "train.entropy")};
+    j->adamw = (struct cairn_optimizer_opts){.learning_rate = cairn_recipe_f64(r, "train.learning_rate"),
+                                             .beta1 = json_number_value(json_array_get(betas, 0)),
+                                             .beta2 = json_number_value(json_array_get(betas, 1)),
+                                             .eps = cairn_recipe_f64(r, "train.eps"),
+                                             .weight_decay = cairn_recipe_f64(r, "train.weight_decay"),
+                                             .grad_clip = cairn_recipe_f64(r, "train.grad_clip"),
+                                             .warmup_updates = cairn_recipe_i64(r, "train.warmup_updates"),
+                                             .publish = cairn_setup_dtype(r)};
+}
+
+/* ---- sequences and what is known of their tokens ---------------------------------------------------------------------------- */
+
+static enum cairn_status job_prepare(struct job *j, struct cairn_error *err)
+{
+    const struct cairn_rollouts *r = j->r;
+    size_t n = (size_t)r->n + 1, responses = (size_t)r->response[r->n] + 1;
+
+    j->first = calloc(n + 1, sizeof *j->first);
+    j->sequence = calloc(n, sizeof *j->sequence);
+    j->live = calloc(n, 1);
+    j->weight = calloc(n, sizeof *j->weight);
+    j->old = calloc(responses, sizeof *j->old);
+    j->row = calloc((size_t)j->t->micro.capacity, sizeof *j->row);
+    j->mask = calloc((size_t)j->t->micro.capacity, 1);
+    if (!j->first || !j->sequence || !j->live || !j->weight || !j->old || !j->row || !j->mask)
+        return CAIRN_NOMEM(err);
+    for (int64_t i = 0; i < r->n; i++) {
+        if (!r->used[i])
+            continue;
+        if (!j->n || r->group[i] != r->group[j->sequence[j->n - 1].index])
+            j->first[j->groups++] = j->n;
+        j->sequence[j->n++] = (struct cairn_sequence){r->tokens + r->offsets[i], r->offsets[i + 1] - r->offsets[i], r->prompt_length[i], i};
+        j->live[i] = j->s->mask[i] && cairn_rollout_length(r, i) > 0;
+    }
+    j->first[j->groups] = j->n;
+    j->stats->groups = j->groups;
+    j->stats->rollouts = j->n;
+    return CAIRN_OK;
+}
+
+/* Compares log-probabilities of one rollout's response tokens, ours against the sampler's. */
+static enum cairn_status compare(struct job *j, int64_t rollout, const float *ours, struct cairn_error *err)
+{
+    const float *smp = j->r->logprobs + j->r->response[rollout];
+    int64_t n = cairn_rollout_length(j->r, rollout);
+
+    for (int64_t i = 0; i < n; i++) {
+        double d = fabs((double)ours[i] - (double)smp[i]), x = (double)ours[i] - (double)smp[i];
+
+        j->stats->compared++;
+        j->stats->equal += !memcmp(&ours[i], &smp[i], sizeof(float));
+        j->stats->mismatch_sum += d;
+        j->stats->mismatch_k3 += exp(x) - 1 - x;
+        if (d > j->stats->mismatch_max)
+            j->stats->mismatch_max = d;
+        if (!(d <= j->mismatch_max))
+            return cairn_fail(err, CAIRN_ENUMERIC,
+                              "sampler and trainer disagree: rollout %lld (group %d, sample %d), response token %lld (id %d): sampler %.9g, "
+                              "trainer %.9g, difference %.3g above mismatch.max %.3g",
+                              (long long)rollout, j->r->group[rollout], j->r->sample[rollout], (long long)i,
+                              j->r->tokens[j->r->offsets[rollout] + j->r->prompt_length[rollout] + i], (double)smp[i], (double)ours[i], d,
+                              j->mismatch_max);
+    }
+    return CAIRN_OK;
+}
+
+/* Ours for the sequences list (m of them), compared, and stored as old when `keep`. */
+static enum cairn_status recompute(struct job *j, const struct cairn_sequence *list, int64_t m, int keep, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int64_t *at = calloc((size_t)m + 1, sizeof *at), total = 0;
+    float *ours = NULL;
+
+    if (!at)
+        return CAIRN_NOMEM(err);
+    for (int64_t i = 0; i < m; i++) {
+        at[i] = total;
+        total += list[i].length - list[i].prompt;
+    }
+    ours = calloc((size_t)total + 1, sizeof *ours);
+    if (!ours)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_trainer_logprobs(j->t, list, m, at, j->temperature, 0, ours, err));
+    for (int64_t i = 0; i < m; i++) {
+        int64_t rollout = list[i].index;
+
+        if (j->r->logprobs)
+            TRY(compare(j, rollout, ours + at[i], err));
+        if (keep)
+            memcpy(j->old + j->r->response[rollout], ours + at[i], (size_t)(list[i].length - list[i].prompt) * sizeof *ours);
+    }
+out:
+    free(at);
+    free(ours);
+    return st;
+}
+
+/* A share of the rollouts behind update 0, chosen by Philox: recomputed and compared before any weight changes. */
+static enum cairn_status probe(struct job *j, const int64_t *order, int64_t begin, struct cairn_error *err)
+{
+    const struct cairn_philox_key key = {.seed = (uint64_t)cairn_recipe_i64(j->t->recipe, "run.seed"),
+                                         .purpose = CAIRN_PURPOSE_PROBE,
+                                         .step = (uint32_t)j->o->step};
+    double share = cairn_recipe_f64(j->t->recipe, "mismatch.sample");
+    struct cairn_sequence *list = calloc((size_t)j->n + 1, sizeof *list);
+    enum cairn_status st = CAIRN_OK;
+    int64_t m = 0;
+
+    if (!list)
+        return CAIRN_NOMEM(err);
+    for (int64_t g = begin; g < j->groups; g++)
+        for (int64_t i = j->first[order[g]]; i < j->first[order[g] + 1]; i++) {
+            uint32_t w[4];
+
+            cairn_philox(&key, (uint32_t)j->sequence[i].index, 0, 0, w);
+            if ((double)cairn_uniform(w[0]) < share)
+                list[m++] = j->sequence[i];
+        }
+    if (m)
+        st = recompute(j, list, m, 0, err);
+    free(list);
+    return st;
+}
+
+static enum cairn_status reference(struct job *j, struct cairn_error *err);
+
+/* old, ref, dropped rollouts: everything that is fixed before update 0. first_groups: groups of update 0. */
+static enum cairn_status targets_prepare(struct job *j, const int64_t *order, int64_t first_groups, struct cairn_error *err)
+{
+    const struct cairn_rollouts *r = j->r;
+    enum cairn_status st = CAIRN_OK;
+
+    if (j->sft)
+        return CAIRN_OK;
+    if (j->o->same_policy && r->logprobs) {
+        memcpy(j->old, r->logprobs, (size_t)r->response[r->n] * sizeof *j->old);
+        TRY(probe(j, order, first_groups, err));
+    } else {
+        TRY(recompute(j, j->sequence, j->n, 1, err));
+    }
+    if (!strcmp(cairn_recipe_str(j->t->recipe, "train.correction.kind"), "sequence"))
+        for (int64_t q = 0; r->logprobs && q < j->n; q++) {
+            int64_t i = j->sequence[q].index, n = cairn_rollout_length(r, i);
+            double d = 0;
+
+            for (int64_t k = r->response[i]; k < r->response[i + 1]; k++)
+                d += (double)j->old[k] - (double)r->logprobs[k];
+            d = n ? exp(d / (double)n) : 1;
+            if (d < (double)j->loss.correct_low || d > (double)j->loss.correct_high)
+                j->live[i] = 0;
+        }
+    if (j->loss.kl_coef > 0)
+        TRY(reference(j, err));
+out:
+    return st;
+}
+
+/* Log-probabilities under the reference policy: LoRA with the adapter off; full weights: RUN/base, loaded for this pass alone. */
+static enum cairn_status reference(struct job *j, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *dir = cairn_run_path(j->ctx->run, "base");
+    const struct cairn_store *published = j->t->model.weights;
+    struct cairn_policy base = {0};
+    int64_t *at = calloc((size_t)j->n + 1, sizeof *at);
+    int opened = 0;
+
+    j->ref = calloc((size_t)j->r->response[j->r->n] + 1, sizeof *j->ref);
+    if (!dir || !at || !j->ref)
+        TRY(CAIRN_NOMEM(err));
+    for (int64_t i = 0; i < j->n; i++)
+        at[i] = j->r->response[j->sequence[i].index];
+    if (!j->t->policy.lora) {
+        TRY(cairn_policy_open(&base, dir, &(struct cairn_policy_opts){.quiet = 1}, j->t->k, err));
+        opened = 1;
+        j->t->model.weights = &base.weights;
+    }
+    TRY(cairn_trainer_logprobs(j->t, j->sequence, j->n, at, j->temperature, 1, j->ref, err));
+out:
+    j->t->model.weights = published;
+    if (opened)
+        cairn_policy_close(&base);
+    free(dir);
+    free(at);
+    return st;
+}
+
+/* ---- one update --------------------------------------------------------------------------------------------------------------- */
+
+/* Sets the weight of every live rollout's tokens for the groups order[begin, end); returns the loss tokens. */
+static int64_t weights_set(struct job *j, const int64_t *order, int64_t begin, int64_t end)
+{
+    const char *reduction = cairn_recipe_str(j->t->recipe, "train.reduction");
+    double cap = (double)cairn_recipe_i64(j->t->recipe, "rollout.max_new_tokens");
+    int64_t tokens = 0, rollouts = 0, live_rollouts = 0, live_groups = 0;
+
+    for (int64_t g = begin; g < end; g++) {
+        int64_t mine = 0;
+
+        for (int64_t q = j->first[order[g]]; q < j->first[order[g] + 1]; q++) {
+            int64_t i = j->sequence[q].index;
+
+            rollouts++;
+            live_rollouts += j->live[i];
+            mine += j->live[i] ? cairn_rollout_length(j->r, i) : 0;
+        }
+        tokens += mine;
+        live_groups += mine > 0;
+    }
+    for (int64_t g = begin; g < end; g++) {
+        int64_t mine = 0;
+
+        for (int64_t q = j->first[order[g]]; q < j->first[order[g] + 1]; q++)
+            mine += j->live[j->sequence[q].index] ? cairn_rollout_length(j->r, j->sequence[q].index) : 0;
+        for (int64_t q = j->first[order[g]]; q < j->first[order[g] + 1]; q++) {
+            int64_t i = j->sequence[q].index;
+            double w = 1.0 / (double)(tokens ? tokens : 1);
+
+            if (!strcmp(reduction, "sequence_mean"))
+                w = 1.0 / ((double)live_rollouts * (double)cairn_rollout_length(j->r, i));
+            else if (!strcmp(reduction, "prompt_mean"))
+                w = 1.0 / ((double)live_groups * (double)mine);
+            else if (!strcmp(reduction, "sum_over_max"))
+                w = 1.0 / ((double)rollouts * cap);
+            j->weight[i] = j->live[i] ? (float)w : 0.0f;
+        }
+    }
+    return tokens;
+}
+
+/* Fills j->row with one value a row: of each response token from `by_token` (response offsets), or per rollout. Other rows 0. */
+static void rows_fill(struct job *j, const float *by_token, const float *by_rollout)
+{
+    const struct cairn_micro *m = &j->t->micro;
+
+    memset(j->row, 0, (size_t)m->rows * sizeof *j->row);
+    for (int q = 0; q < m->nseq; q++) {
+        int64_t i = m->member[q]->index, n = m->member[q]->length - m->member[q]->prompt;
+
+        for (int64_t k = 0; k < n; k++)
+            j->row[m->row_of[q] + k] = by_token ? by_token[j->r->response[i] + k] : by_rollout[i];
+    }
+}
+
+static enum cairn_status rows_send(struct job *j, const struct cairn_tensor *dst, const float *by_token, const float *by_rollout,
+                                   struct cairn_error *err)
+{
+    rows_fill(j, by_token, by_rollout);
+    return cairn_trainer_rows_set(j->t, dst, j->row, err);
+}
+
+static enum cairn_status mask_send(struct job *j, struct cairn_error *err)
+{
+    const struct cairn_micro *m = &j->t->micro;
+
+    memset(j->mask, 0, (size_t)m->rows);
+    for (int q = 0; q < m->nseq; q++)
+        if (j->live[m->member[q]->index])
+            memset(j->mask + m->row_of[q], 1, (size_t)(m->member[q]->length - m->member[q]->prompt));
+    return cairn_trainer_rows_set(j->t, &j->t->mask, j->mask, err);
+}
+
+/* Update 0 compares its own forward with what the sampler wrote: no weight has changed yet. */
+static enum cairn_status micro_compare(struct job *j, const struct cairn_scores *scores, struct cairn_error *err)
+{
+    const struct cairn_micro *m = &j->t->micro;
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_tensor_get(&j->t->k->stream, &scores->logprob, j->row, (size_t)m->rows * sizeof *j->row, err));
+    for (int q = 0; q < m->nseq; q++)
+        TRY(compare(j, m->member[q]->index, j->row + m->row_of[q], err));
+out:
+    return st;
+}
+
+static enum cairn_status micro_run(struct job *j, int check, struct cairn_error *err)
+{
+    struct cairn_trainer *t = j->t;
+    struct cairn_policy_loss a = j->loss;
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_scores scores;
+
+    TRY(cairn_trainer_forward(t, j->temperature, &scores, err));
+    if (check)
+        TRY(micro_compare(j, &scores, err));
+    TRY(rows_send(j, &t->weight, NULL, j->weight, err));
+    if (j->sft) {
+        /* d(-sum w logprob)/d logprob = -w; no clipping, no statistics beyond the sum */
+        for (int64_t i = 0; i < t->micro.rows; i++)
+            j->row[i] = -j->row[i];
+        TRY(cairn_trainer_rows_set(t, &t->dcur, j->row, err));
+        TRY(cairn_trainer_backward(t, 0, err));
+        goto out;
+    }
+    TRY(mask_send(j, err));
+    TRY(rows_send(j, &t->old, j->old, NULL, err));
+    TRY(rows_send(j, &t->adv, NULL, j->s->advantage, err));
+    if (j->r->logprobs)
+        TRY(rows_send(j, &t->smp, j->r->logprobs, NULL, err));
+    if (j->ref)
+        TRY(rows_send(j, &t->ref, j->ref, NULL, err));
+    TRY(cairn_trainer_rows_set(t, &t->seq, t->micro.seq, err));
+    a.cur = scores.logprob;
+    a.entropy = scores.entropy;
+    a.old = cairn_trainer_rows(t, &t->old);
+    if (j->r->logprobs)
+        a.smp = cairn_trainer_rows(t, &t->smp);
+    if (j->ref)
+        a.ref = cairn_trainer_rows(t, &t->ref);
+    a.adv = cairn_trainer_rows(t, &t->adv);
+    a.weight = cairn_trainer_rows(t, &t->weight);
+    a.mask = cairn_trainer_rows(t, &t->mask);
+    a.seq = cairn_trainer_rows(t, &t->seq);
+    a.dcur = cairn_trainer_rows(t, &t->dcur);
+    if (a.entropy_coef != 0)
+        a.dentropy = cairn_trainer_rows(t, &t->dentropy);
+    a.stats = t->stats;
+    TRY(t->k->ops.policy_loss(&t->k->stream, &a, err));
+    TRY(cairn_trainer_backward(t, a.entropy_coef != 0, err));
+out:
+    return st;
+}
+
+static enum cairn_status update_run(struct job *j, const int64_t *order, int64_t u, int64_t begin, int64_t end, struct cairn_error *err)
+{
+    struct cairn_sequence *batch = calloc((size_t)j->n + 1, sizeof *batch);
+    enum cairn_status st = CAIRN_OK;
+    int check = u == 0 && j->o->same_policy && j->r->logprobs && !j->sft;
+    int64_t n = 0, next = 0, tokens = weights_set(j, order, begin, end);
+
+    if (!batch)
+        return CAIRN_NOMEM(err);
+    for (int64_t g = begin; g < end; g++)
+        for (int64_t q = j->first[order[g]]; q < j->first[order[g] + 1]; q++)
+            batch[n++] = j->sequence[q];
+    if (!tokens) {
+        cairn_warn("step %lld, update %lld: no loss token in its %lld rollouts; loss 0, no change", (long long)j->o->step, (long long)u,
+                   (long long)n);
+        goto out;
+    }
+    j->stats->loss_tokens += tokens;
+    TRY(cairn_trainer_zero(j->t, err));
+    while (cairn_micro_fill(&j->t->micro, batch, n, &next, j->t->pack)) {
+        TRY(cairn_stage_stopping(err));
+        TRY(micro_run(j, check, err));
+    }
+    st = cairn_optimizer_step(&j->t->optimizer, &j->adamw, &j->t->grads, j->t->published, &j->stats->grad_norm, &j->stats->lr, err);
+    if (st == CAIRN_ENUMERIC && cairn_recipe_bool(j->t->recipe, "train.skip_nonfinite")) {
+        cairn_warn("step %lld, update %lld left out: %s", (long long)j->o->step, (long long)u, err->text);
+        j->stats->skipped++;
+        st = CAIRN_OK;
+        goto out;
+    }
+    TRY(st);
+    j->stats->updates++;
+    if (j->stats->grad_norm > j->stats->grad_norm_max)
+        j->stats->grad_norm_max = j->stats->grad_norm;
+out:
+    free(batch);
+    return st;
+}
+
+static enum cairn_status stats_begin(struct cairn_trainer *t, struct cairn_error *err)
+{
+    double h[CAIRN_LS_COUNT] = {0};
+
+    h[CAIRN_LS_RATIO_MIN] = INFINITY;
+    h[CAIRN_LS_RATIO_MAX] = -INFINITY;
+    return cairn_tensor_set(&t->k->stream, &t->stats, h, sizeof h, err);
+}
+
+enum cairn_status cairn_grpo_run(struct cairn_stage_ctx *ctx, struct cairn_trainer *t, const struct cairn_rollouts *r,
+                                 const struct cairn_scores_table *s, const struct cairn_grpo_opts *o, struct cairn_grpo_stats *stats,
+                                 struct cairn_error *err)
+{
+    struct job j = {.ctx = ctx, .t = t, .r = r, .s = s, .o = o, .stats = stats};
+    enum cairn_status st = CAIRN_OK;
+    int64_t *order = NULL, updates;
+
+    memset(stats, 0, sizeof *stats);
+    recipe_read(&j);
+    TRY(job_prepare(&j, err));
+    if (!j.groups)
+        TRY(cairn_fail(err, CAIRN_EDATA, "step %lld: no rollout to train on", (long long)o->step));
+    order = calloc((size_t)j.groups, sizeof *order);
+    if (!order)
+        TRY(CAIRN_NOMEM(err));
+    cairn_pack_shuffle((uint64_t)cairn_recipe_i64(t->recipe, "run.seed"), o->step, j.groups, order);
+    updates = cairn_recipe_i64(t->recipe, "train.updates_per_step");
+    if (updates > j.groups)
+        updates = j.groups;
+    TRY(stats_begin(t, err));
+    TRY(targets_prepare(&j, order, cairn_pack_cut(j.groups, updates, 1), err));
+    for (int64_t u = 0; u < updates; u++) {
+        TRY(cairn_stage_stopping(err));
+        TRY(update_run(&j, order, u, cairn_pack_cut(j.groups, updates, u), cairn_pack_cut(j.groups, updates, u + 1), err));
+        cairn_stage_progress(ctx, "updates", u + 1, updates);
+    }
+    TRY(cairn_tensor_get(&t->k->stream, &t->stats, stats->loss, sizeof stats->loss, err));
+out:
+    free(order);
+    free(j.first);
+    free(j.sequence);
+    free(j.old);
+    free(j.ref);
+    free(j.live);
+    free(j.weight);
+    free(j.row);
+    free(j.mask);
+    return st;
+}

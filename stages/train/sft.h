@@ -1,0 +1,29 @@
+/* sft.h - supervised fine-tuning on worked examples: the warm start before step 1.
+ *
+ * Data: JSON lines {"prompt", "response"}. An example is the rendered prompt, the response's tokens, and the template's first stop token;
+ * the loss is minus the mean log-probability (temperature 1) of the response tokens, stop token included, over the update's batch.
+ * Order: a Philox permutation of the file per epoch (seed, epoch), examples one after the other, so an update's batch is a pure function of
+ * its number.
+ */
+#ifndef CAIRN_STAGES_TRAIN_SFT_H
+#define CAIRN_STAGES_TRAIN_SFT_H
+
+#include "stages/common/stage.h"
+#include "stages/train/trainer.h"
+
+struct cairn_examples {
+    int64_t n, longest;
+    int32_t *tokens;
+    struct cairn_sequence *sequence; /* (n) into tokens */
+};
+
+/* CAIRN_EDATA "FILE:LINE: ..." for a broken line, or an example longer than max_length. */
+enum cairn_status cairn_examples_load(struct cairn_examples *e, const char *path, const struct cairn_recipe *recipe, const char *tokenizer,
+                                      int64_t max_length, struct cairn_error *err);
+void cairn_examples_free(struct cairn_examples *e);
+
+/* Runs warm_start.updates updates. *loss: mean over the last tenth of them. */
+enum cairn_status cairn_sft_run(struct cairn_stage_ctx *ctx, struct cairn_trainer *t, const struct cairn_examples *e, double *loss,
+                                struct cairn_error *err);
+
+#endif

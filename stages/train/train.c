@@ -1,0 +1,174 @@
+/* train.c - the work of cairn-train (train.h): opens inputs, trains, saves the state. */
+#include "stages/train/train.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/str.h"
+#include "model/io.h"
+#include "stages/train/grpo.h"
+#include "stages/train/sft.h"
+
+static enum cairn_status state_save(struct cairn_stage_ctx *ctx, struct cairn_trainer *t, struct cairn_error *err)
+{
+    char identity[33];
+
+    cairn_digest_hex(cairn_manifest_identity(ctx->manifest), identity);
+    if (json_object_set_new(ctx->manifest->content, "updates", json_integer((json_int_t)t->optimizer.updates)))
+        return CAIRN_NOMEM(err);
+    /* identity NULL: a dead attempt's masters may stem from another point of the step's work than our moments, so nothing is adopted */
+    return cairn_trainer_save(&t->optimizer, ctx->attempt, ctx->manifest, NULL, err);
+}
+
+static enum cairn_status warm_start(struct cairn_stage_ctx *ctx, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_trainer t = {0};
+    struct cairn_examples e = {0};
+    char *base = cairn_run_path(ctx->run, "base"), *data = NULL, *tokenizer = NULL;
+    double loss, t0 = cairn_now_s();
+
+    if (!base)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_run_outside(ctx->run, "warm_start.data", &data, err));
+    TRY(cairn_run_outside(ctx->run, "model.tokenizer", &tokenizer, err));
+    TRY(cairn_trainer_open(&t, ctx->compute, ctx->run->recipe,
+                           &(struct cairn_trainer_start){.dir = base, .fresh_adapter = cairn_recipe_has(ctx->run->recipe, "model.adapter")}, err));
+    TRY(cairn_examples_load(&e, data, ctx->run->recipe, tokenizer, t.policy.config.max_positions, err));
+    TRY(cairn_trainer_reserve(&t, e.longest, 0, err));
+    TRY(cairn_sft_run(ctx, &t, &e, &loss, err));
+    cairn_stage_info(ctx, "loss/sft", loss);
+    cairn_stage_info(ctx, "time/updates", cairn_now_s() - t0);
+    TRY(state_save(ctx, &t, err));
+out:
+    cairn_examples_free(&e);
+    cairn_trainer_close(&t);
+    free(base);
+    free(data);
+    free(tokenizer);
+    return st;
+}
+
+static void stats_tell(struct cairn_stage_ctx *ctx, const struct cairn_grpo_stats *s, double seconds)
+{
+    double n = s->loss[CAIRN_LS_TOKENS] > 0 ? s->loss[CAIRN_LS_TOKENS] : 1, updates = s->updates > 0 ? (double)s->updates : 1;
+    double compared = s->compared > 0 ? (double)s->compared : 1;
+
+    cairn_stage_info(ctx, "loss/policy", s->loss[CAIRN_LS_POLICY] / updates);
+    cairn_stage_info(ctx, "loss/kl", s->loss[CAIRN_LS_KL] / updates);
+    cairn_stage_info(ctx, "entropy", s->loss[CAIRN_LS_ENTROPY] / n);
+    if (s->loss[CAIRN_LS_TOKENS] > 0) {
+        cairn_stage_info(ctx, "ratio/mean", s->loss[CAIRN_LS_RATIO] / n);
+        cairn_stage_info(ctx, "ratio/min", s->loss[CAIRN_LS_RATIO_MIN]);
+        cairn_stage_info(ctx, "ratio/max", s->loss[CAIRN_LS_RATIO_MAX]);
+    }
+    cairn_stage_info(ctx, "clip_fraction/low", s->loss[CAIRN_LS_CLIP_LOW] / n);
+    cairn_stage_info(ctx, "clip_fraction/high", s->loss[CAIRN_LS_CLIP_HIGH] / n);
+    cairn_stage_info(ctx, "grad_norm", s->grad_norm);
+    cairn_stage_info(ctx, "grad_norm_max", s->grad_norm_max);
+    cairn_stage_info(ctx, "lr", s->lr);
+    cairn_stage_info(ctx, "updates/skipped", (double)s->skipped);
+    cairn_stage_info(ctx, "tokens/loss", (double)s->loss_tokens);
+    cairn_stage_info(ctx, "mismatch/tokens", (double)s->compared);
+    cairn_stage_info(ctx, "mismatch/mean", s->mismatch_sum / compared);
+    cairn_stage_info(ctx, "mismatch/max", s->mismatch_max);
+    cairn_stage_info(ctx, "mismatch/bitwise_equal_share", (double)s->equal / compared);
+    cairn_stage_info(ctx, "mismatch/kl", s->mismatch_k3 / compared);
+    cairn_stage_info(ctx, "time/updates", seconds);
+}
+
+/* Were these rollouts sampled from the policy that is being trained, and by the same numerics? */
+static enum cairn_status origin_check(struct cairn_stage_ctx *ctx, struct cairn_reader *rollouts, const struct cairn_rollouts *r,
+                                      const struct cairn_manifest_head *policy, int *same, struct cairn_error *err)
+{
+    const struct cairn_recipe *recipe = ctx->run->recipe;
+    const struct cairn_manifest *m = cairn_reader_manifest(rollouts);
+    const char *from = json_string_value(json_object_get(m->content, "policy")), *kind = cairn_recipe_str(recipe, "train.correction.kind");
+    int sft = !strcmp(cairn_recipe_str(recipe, "train.loss"), "sft"), same_policy;
+    char hex[33];
+
+    cairn_digest_hex(policy->digest, hex);
+    same_policy = from && !strcmp(from, hex);
+    *same = same_policy && !strcmp(m->numerics, ctx->manifest->numerics);
+    if (sft || same_policy)
+        return CAIRN_OK;
+    if (!r->logprobs) {
+        if (!strcmp(kind, "tis") || !strcmp(kind, "icepop") || !strcmp(kind, "sequence"))
+            return cairn_fail(err, CAIRN_ERECIPE,
+                              "train.correction: %s needs the sampler's log-probabilities, and these rollouts came without them; use none or loss: sft",
+                              kind);
+        json_object_set_new(ctx->manifest->info, "off_policy", json_string("uncorrected"));
+        if (!from)
+            return CAIRN_OK; /* recorded responses: rho against the trainer at the start of the step */
+    }
+    if (!strcmp(cairn_recipe_str(recipe, "train.on_policy"), "require"))
+        return cairn_fail(err, CAIRN_EDATA,
+                          "%s was sampled from policy %.32s, the policy being trained is %s; train.on_policy: correct takes such rollouts",
+                          cairn_reader_path(rollouts), from ? from : "unknown", hex);
+    return CAIRN_OK;
+}
+
+static int64_t longest(const struct cairn_rollouts *r)
+{
+    int64_t n = 1;
+
+    for (int64_t i = 0; i < r->n; i++)
+        if (r->used[i] && r->offsets[i + 1] - r->offsets[i] > n)
+            n = r->offsets[i + 1] - r->offsets[i];
+    return n;
+}
+
+static enum cairn_status step_train(struct cairn_stage_ctx *ctx, struct cairn_error *err)
+{
+    const int64_t step = ctx->link.step;
+    const struct cairn_link policy_link = {step - 1, CAIRN_STAGE_SYNC, NULL}, rollout_link = {step, CAIRN_STAGE_ROLLOUT, NULL},
+                            score_link = {step, CAIRN_STAGE_SCORE, NULL}, train_link = {step - 1, CAIRN_STAGE_TRAIN, NULL};
+    struct cairn_reader *rollout_reader = NULL, *score_reader = NULL, *state = NULL;
+    char *policy = cairn_link_path(ctx->run, &policy_link), *base = cairn_run_path(ctx->run, "base");
+    char *names[3] = {cairn_link_relative(&rollout_link), cairn_link_relative(&score_link), cairn_link_relative(&train_link)};
+    struct cairn_trainer t = {0};
+    struct cairn_rollouts r = {0};
+    struct cairn_scores_table s = {0};
+    struct cairn_grpo_stats stats;
+    struct cairn_manifest_head head;
+    struct cairn_grpo_opts o = {.step = step};
+    enum cairn_status st = CAIRN_OK;
+    double t0 = cairn_now_s();
+
+    if (!policy || !base || !names[0] || !names[1] || !names[2])
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_manifest_head(&head, policy, err));
+    TRY(cairn_stage_input(ctx, names[0], &rollout_reader, err));
+    TRY(cairn_rollouts_load(&r, rollout_reader, err));
+    TRY(cairn_stage_input(ctx, names[1], &score_reader, err));
+    TRY(cairn_scores_load(&s, score_reader, 0, err));
+    if (s.n != r.n)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s has %lld rollouts, %s scores %lld", names[0], (long long)r.n, names[1], (long long)s.n));
+    TRY(origin_check(ctx, rollout_reader, &r, &head, &o.same_policy, err));
+    if (step > 1 || cairn_recipe_has(ctx->run->recipe, "warm_start"))
+        TRY(cairn_stage_input(ctx, names[2], &state, err));
+    TRY(cairn_trainer_open(&t, ctx->compute, ctx->run->recipe,
+                           &(struct cairn_trainer_start){.dir = policy, .base = base, .state = state, .reset = step == 1}, err));
+    TRY(cairn_trainer_reserve(&t, longest(&r), 1, err));
+    TRY(cairn_grpo_run(ctx, &t, &r, &s, &o, &stats, err));
+    stats_tell(ctx, &stats, cairn_now_s() - t0);
+    TRY(state_save(ctx, &t, err));
+out:
+    cairn_trainer_close(&t);
+    cairn_rollouts_free(&r);
+    cairn_scores_free(&s);
+    cairn_reader_close(rollout_reader);
+    cairn_reader_close(score_reader);
+    cairn_reader_close(state);
+    for (int i = 0; i < 3; i++)
+        free(names[i]);
+    free(policy);
+    free(base);
+    return st;
+}
+
+enum cairn_status cairn_train_work(struct cairn_stage_ctx *ctx, struct cairn_error *err)
+{
+    return ctx->link.step == 0 ? warm_start(ctx, err) : step_train(ctx, err);
+}
