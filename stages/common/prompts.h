@@ -1,0 +1,39 @@
+/* prompts.h - the problems of a prompt file: JSON lines {"id", "prompt", "answer", ...}; other members are kept by the file alone.
+ *
+ * A broken line is CAIRN_EDATA "FILE:LINE: ...". `answer` may be a string or an integer (its decimal form); `id` may be missing: then it is
+ * the row's number. Everything lies in one arena, owned by the struct.
+ */
+#ifndef CAIRN_STAGES_COMMON_PROMPTS_H
+#define CAIRN_STAGES_COMMON_PROMPTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/status.h"
+#include "stages/common/run.h"
+
+struct cairn_prompt {
+    const char *id, *prompt, *answer;
+    size_t prompt_bytes, answer_bytes;
+};
+
+struct cairn_prompts {
+    int64_t n;
+    struct cairn_prompt *row; /* (n) row r stands in line r + 1 */
+    char *path;
+    struct cairn_arena *arena;
+};
+
+enum cairn_status cairn_prompts_load(struct cairn_prompts *p, const char *path, struct cairn_error *err);
+void cairn_prompts_free(struct cairn_prompts *p);
+
+/* All files that link l reads: data.prompts, or the one evaluation set. *files (caller frees with cairn_prompts_list_free) has *n
+ * elements; prompt_id >> 32 is an index into it. */
+enum cairn_status cairn_prompts_of(const struct cairn_run *r, const struct cairn_link *l, struct cairn_prompts **files, int *n,
+                                   struct cairn_error *err);
+void cairn_prompts_list_free(struct cairn_prompts *files, int n);
+/* The row of a prompt id, or NULL if there is none. */
+const struct cairn_prompt *cairn_prompts_find(const struct cairn_prompts *files, int n, int64_t prompt_id);
+
+#endif
