@@ -5,7 +5,7 @@
  *   DIR/a1/passed-00000.h5, ...            with self_contained: what passes through
  *   DIR/MANIFEST.json                      content: configuration, digests of the small files, which layers had fused experts, and
  *                                          name, type, shape and digest of every tensor that passes through; info: where from
- * Import is resumable (finished shards are adopted) and idempotent (the same source again finds it done).
+ * What passes through: passed.h. Import is resumable (finished shards are adopted) and idempotent (the same source again finds it done).
  */
 #ifndef CAIRN_MODEL_BASE_H
 #define CAIRN_MODEL_BASE_H
@@ -38,20 +38,5 @@ enum cairn_status cairn_base_init(const char *dir, const struct cairn_base_init_
 
 /* malloc'ed path of a small file that came with the base ("tokenizer.json"), its digest checked; CAIRN_ENOINPUT if there is none. */
 enum cairn_status cairn_base_file(const char *dir, const struct cairn_manifest *m, const char *name, char **path, struct cairn_error *err);
-
-/* One tensor that passes through, as content records it. */
-struct cairn_passed {
-    const char *name, *word; /* borrowed from the manifest */
-    int64_t esize, bytes;
-    int ndim;
-    int64_t shape[CAIRN_ST_MAX_DIMS];
-    struct cairn_digest digest; /* XXH3-128 of its bytes */
-};
-int cairn_base_passed_count(const struct cairn_manifest *m);
-enum cairn_status cairn_base_passed(const struct cairn_manifest *m, int i, struct cairn_passed *out, const char *where, struct cairn_error *err);
-/* The bytes of tensor i, in pieces, to fn; the digest is checked at the end. From the artefact if it is self-contained, else from
- * the source's directory: CAIRN_ENOINPUT naming it if it has gone or changed. */
-enum cairn_status cairn_base_passed_read(struct cairn_reader *r, int i, enum cairn_status (*fn)(void *arg, const void *p, size_t n, struct cairn_error *err),
-                                         void *arg, struct cairn_error *err);
 
 #endif

@@ -667,28 +667,36 @@ out:
     return st;
 }
 
+enum cairn_status cairn_peft_read(struct cairn_peft *p, const struct cairn_adapter *a, int i, float *h_dst, int64_t n, struct cairn_error *err)
+{
+    if (a->loras != p->sites)
+        return CAIRN_BUG(err, "another adapter");
+    for (int j = 0; j < p->sites; j++) { /* an A that is shared is read with its first user */
+        if (a->lora[j].a == i)
+            return read_half(p, &p->site[j], 'A', h_dst, n, err);
+        if (a->lora[j].b == i)
+            return read_half(p, &p->site[j], 'B', h_dst, n, err);
+    }
+    return CAIRN_BUG(err, "no such tensor in the adapter");
+}
+
 enum cairn_status cairn_peft_load(struct cairn_peft *p, const struct cairn_adapter *a, struct cairn_store *s, struct cairn_compute *k,
                                   struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     float *x = NULL;
 
-    if (a->loras != p->sites || s->table->count != a->table.count)
+    if (s->table->count != a->table.count)
         TRY(CAIRN_BUG(err, "the store is of another adapter"));
-    for (int i = 0; i < p->sites; i++) {
-        for (int h = 0; h < 2; h++) {
-            int j = h ? a->lora[i].b : a->lora[i].a;
-            int64_t n = cairn_param_count(&a->table.param[j]);
+    for (int i = 0; i < a->table.count; i++) {
+        int64_t n = cairn_param_count(&a->table.param[i]);
 
-            if (!h && p->site[i].alias >= 0)
-                continue; /* read with its first user */
-            free(x);
-            x = malloc((size_t)n * sizeof(*x));
-            if (!x)
-                TRY(CAIRN_NOMEM(err));
-            TRY(read_half(p, &p->site[i], h ? 'B' : 'A', x, n, err));
-            TRY(cairn_tensor_set(&k->stream, &s->tensor[j], x, (size_t)n * sizeof(*x), err));
-        }
+        free(x);
+        x = malloc((size_t)n * sizeof(*x));
+        if (!x)
+            TRY(CAIRN_NOMEM(err));
+        TRY(cairn_peft_read(p, a, i, x, n, err));
+        TRY(cairn_tensor_set(&k->stream, &s->tensor[i], x, (size_t)n * sizeof(*x), err));
     }
     TRY(cairn_stream_wait(&k->stream, err));
 out:

@@ -13,6 +13,7 @@
 #ifndef CAIRN_MODEL_PEFT_H
 #define CAIRN_MODEL_PEFT_H
 
+#include "ckpt/reader.h"
 #include "ckpt/safetensors.h"
 #include "model/adapter.h"
 
@@ -35,6 +36,9 @@ enum cairn_dtype cairn_peft_dtype(const struct cairn_peft *p); /* of its tensors
 enum cairn_status cairn_peft_load(struct cairn_peft *p, const struct cairn_adapter *a, struct cairn_store *s, struct cairn_compute *k,
                                   struct cairn_error *err);
 
+/* Tensor i of the adapter's table, whole, dense f32 of n elements. */
+enum cairn_status cairn_peft_read(struct cairn_peft *p, const struct cairn_adapter *a, int i, float *h_dst, int64_t n, struct cairn_error *err);
+
 /* Gives tensor i of the adapter's table, whole, as f32 (the caller of cairn_peft_save says where from). */
 typedef enum cairn_status cairn_peft_fetch_fn(void *arg, int i, float *h_dst, int64_t n, struct cairn_error *err);
 struct cairn_peft_save_opts {
@@ -52,5 +56,11 @@ struct cairn_peft_store {
     struct cairn_compute *k;
 };
 enum cairn_status cairn_peft_fetch_store(void *arg, int i, float *h_dst, int64_t n, struct cairn_error *err);
+/* Over an artefact that holds the adapter under the table's names. */
+struct cairn_peft_reader {
+    const struct cairn_adapter *adapter;
+    struct cairn_reader *reader;
+};
+enum cairn_status cairn_peft_fetch_reader(void *arg, int i, float *h_dst, int64_t n, struct cairn_error *err);
 
 #endif

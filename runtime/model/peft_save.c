@@ -473,3 +473,24 @@ enum cairn_status cairn_peft_fetch_store(void *arg, int i, float *h_dst, int64_t
 
     return cairn_tensor_get(&s->k->stream, &s->store->tensor[i], h_dst, (size_t)n * sizeof(*h_dst), err);
 }
+
+enum cairn_status cairn_peft_fetch_reader(void *arg, int i, float *h_dst, int64_t n, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    const struct cairn_peft_reader *s = arg;
+    const struct cairn_param *p = &s->adapter->table.param[i];
+    const struct cairn_tensor_entry *e = NULL;
+    void *raw = NULL;
+
+    TRY(cairn_reader_find(s->reader, p->name, &e, err));
+    TRY(cairn_reader_expect(s->reader, p->name, e->dtype, p->ndim, p->dim, &e, err));
+    raw = malloc((size_t)n * cairn_dtype_size(e->dtype));
+    if (!raw)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_reader_box(s->reader, p->name, NULL, NULL, raw, (size_t)n * cairn_dtype_size(e->dtype), err));
+    if (!cairn_convert(CAIRN_F32, h_dst, e->dtype, raw, (size_t)n))
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: %s is %s, not a weight", cairn_reader_path(s->reader), p->name, cairn_dtype_name(e->dtype)));
+out:
+    free(raw);
+    return st;
+}

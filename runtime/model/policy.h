@@ -50,6 +50,10 @@ void cairn_policy_close(struct cairn_policy *p);
  * adapter, NULL if reader is one itself or has full weights. */
 enum cairn_status cairn_policy_config(struct cairn_model_config *c, const struct cairn_manifest *m, const struct cairn_manifest *base,
                                       const char *where, struct cairn_error *err);
+/* A PEFT directory as a policy artefact (step 0) on a base checkpoint: `cairn import PEFT_DIR --base BASE --out DIR`. Its base's path goes to
+ * info.base. *existed = 1: DIR holds it already; something else there: CAIRN_EDATA. No device. */
+enum cairn_status cairn_policy_import(const char *dir, const char *peft_dir, const char *base_dir, int *existed, struct cairn_error *err);
+
 /* Opens the base artefact that policy `dir` (reader r) stands on; *out NULL if r has full weights. `base` as in the options. */
 enum cairn_status cairn_policy_base(struct cairn_reader **out, struct cairn_reader *r, const char *dir, const char *base, struct cairn_error *err);
 
