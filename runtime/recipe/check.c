@@ -184,6 +184,8 @@ static enum cairn_status take_path(struct check *c, const struct cairn_key *k, c
     if (!*n->text)
         TRY(wrong(c, k, path, n, ""));
     absolute(n->at.src->dir, n->text, &whole);
+    if (whole.oom)
+        TRY(CAIRN_NOMEM(c->err));
     TRY(made(c, json_string(cairn_str_z(&whole)), out));
 out:
     json_decref(text);

@@ -21,15 +21,23 @@ struct family {
     } open[CAIRN_INHERIT_DEPTH_MAX]; /* the files that are being read, outermost first */
 };
 
-/* Absolute folder of a file, links resolved, in the arena; NULL if there is no such folder. */
-static const char *folder(struct cairn_arena *a, const char *path)
+/* Absolute folder of a file, or the current one where path is NULL; links resolved; in the arena. */
+static enum cairn_status folder(struct cairn_arena *a, const char *path, const char **out, struct cairn_error *err)
 {
-    char *dir = cairn_path_dirname(path), *real = dir ? realpath(dir, NULL) : NULL;
-    const char *out = real ? cairn_arena_strdup(a, real) : NULL;
+    char *dir = path ? cairn_path_dirname(path) : NULL, *real = NULL;
+    enum cairn_status st = CAIRN_OK;
 
+    if (path && !dir)
+        TRY(CAIRN_NOMEM(err));
+    real = path ? realpath(dir, NULL) : getcwd(NULL, 0);
+    if (!real && errno != ENOMEM)
+        TRY(cairn_fail_errno(err, errno, "%s: the folder from which paths count", path ? path : "command line"));
+    if (!real || !(*out = cairn_arena_strdup(a, real)))
+        TRY(CAIRN_NOMEM(err));
+out:
     free(dir);
     free(real);
-    return out;
+    return st;
 }
 
 static enum cairn_status read_file(struct family *f, const char *path, const struct cairn_place *named,
@@ -88,9 +96,9 @@ static enum cairn_status read_file(struct family *f, const char *path, const str
                                 CAIRN_INHERIT_FILES_MAX);
     if (S_ISREG(info.st_mode) && info.st_size > CAIRN_YAML_TEXT_MAX)
         return cairn_place_fail(f->err, at, "%lld bytes; a recipe has at most %d", (long long)info.st_size, CAIRN_YAML_TEXT_MAX);
-    src->dir = folder(f->arena, path);
-    if (!src->dir)
-        return cairn_fail_errno(f->err, errno, "folder of %s", path);
+    st = folder(f->arena, path, &src->dir, f->err);
+    if (st != CAIRN_OK)
+        return st;
 
     f->open[f->depth].dev = info.st_dev;
     f->open[f->depth++].ino = info.st_ino;
@@ -154,21 +162,16 @@ enum cairn_status cairn_inherit_override(struct cairn_arena *a, const struct cai
     struct cairn_place at = {src, line, 1}, value_at;
     const struct cairn_node *value = NULL;
     const char *equals = strchr(text, '=');
-    char *path, *cwd = NULL;
+    char *path;
     enum cairn_status st = CAIRN_OK;
     int names;
 
     if (!src)
         return CAIRN_NOMEM(err);
     src->label = from ? cairn_arena_strdup(a, from) : "command line";
-    if (from) {
-        src->dir = folder(a, from);
-    } else {
-        cwd = getcwd(NULL, 0);
-        src->dir = cwd ? cairn_arena_strdup(a, cwd) : NULL;
-    }
-    if (!src->label || !src->dir)
-        TRY(cairn_fail_errno(err, errno, "%s: the folder from which paths count", from ? from : "command line"));
+    if (!src->label)
+        return CAIRN_NOMEM(err);
+    TRY(folder(a, from, &src->dir, err));
     if (!equals || equals == text)
         TRY(cairn_place_fail(err, at, "expected key=value (as in train.learning_rate=1e-5), found \"%.80s\"", text));
     path = cairn_arena_printf(a, "%.*s", (int)(equals - text), text);
@@ -186,6 +189,5 @@ enum cairn_status cairn_inherit_override(struct cairn_arena *a, const struct cai
         TRY(cairn_place_fail(err, value_at, "more than %d levels", CAIRN_YAML_DEPTH_MAX));
     TRY(cairn_node_set(a, root, path, at, value, err));
 out:
-    free(cwd);
     return st;
 }
