@@ -1,5 +1,5 @@
 /* advantage.c - see advantage.h. */
-#include "score/advantage.h"
+#include "stages/score/advantage.h"
 
 #include <math.h>
 #include <stdlib.h>

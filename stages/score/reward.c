@@ -1,5 +1,5 @@
 /* reward.c - see reward.h. */
-#include "score/reward.h"
+#include "stages/score/reward.h"
 
 #include <math.h>
 
