@@ -1,0 +1,283 @@
+/* attention.c - sparse attention over chosen keys, and its backward.
+ *
+ * Forward, one query at a time: gather, products, softmax (sums of exp in 16 lanes by place in the choice, added by a fixed
+ * tree), weighted sum over keys in order, one division. Backward in two passes over runs of rows: the first, over queries,
+ * makes dq and keeps P and dl; the second, over keys with an inverted list of who chose them (rows ascending), adds to dk.
+ * Threads share queries in the first and keys in the second: no sum is ever split.
+ */
+#include <omp.h>
+
+#include "gather.h"
+#include "vmath.h"
+
+#define PASS_BYTES ((int64_t)32 << 20) /* what a run of rows may keep between the passes */
+
+struct shape {
+    int64_t N, H, W, C, S, T, ldl, ldo;
+};
+
+static struct shape shape_new(void)
+{
+    return (struct shape){-1, -1, -1, -1, -1, -1, 0, 0};
+}
+
+static void shape_check(struct call *c, struct shape *z)
+{
+    if (call_ok(c) && (z->C > z->W || z->C < 1 || z->T < 1))
+        call_fail(c, "C = %lld channels of W = %lld, T = %lld", (long long)z->C, (long long)z->W, (long long)z->T);
+    z->ldl = round_up(z->T, TILE_N);
+    z->ldo = round_up(z->W, TILE_N);
+}
+
+/* Largest of scale * l over n; l is scaled on the way, and -inf up to the next 16. */
+static float scale_max(float *l, int64_t n, float scale)
+{
+    v16 most = v16_set(-__builtin_inff());
+
+    for (int64_t i = 0; i < n; i += VL) {
+        v16 x = v16_load(l + i) * v16_set(scale);
+
+        if (n - i < VL)
+            for (int64_t j = n - i; j < VL; j++)
+                x[j] = -__builtin_inff();
+        v16_store(l + i, x);
+        most = v16_max(most, x);
+    }
+    return v16_maximum(most);
+}
+
+enum cairn_status cairn_attention_cpu(struct cairn_stream *s, const struct cairn_attention *a, struct cairn_error *err)
+{
+    struct call c = call_begin("attention", s, err);
+    struct shape z = shape_new();
+    struct arg q = call_arg(&c, "q", &a->q, STRIDED | T_F32, 3, &z.N, &z.H, &z.W), idx = call_arg(&c, "idx", &a->idx, T_I32, 2, &z.N, &z.T),
+               o = call_arg(&c, "o", &a->o, OUT | STRIDED | T_F32, 3, &z.N, &z.H, &z.C),
+               lse = call_arg(&c, "lse", &a->lse, OUT | T_F32, 2, &z.N, &z.H);
+    struct keys keys = keys_arg(&c, &a->keys, &z.N, &z.S, &z.W);
+    int threads, bad = 0;
+
+    shape_check(&c, &z);
+    threads = call_threads(&c, z.N * z.H * z.T * z.W / 4, z.N);
+    if (call_ok(&c))
+        call_reserve(&c, threads, gather_bytes(z.T, z.W) + sizeof(float) * (size_t)(z.H * (z.ldl + z.ldo) + 2 * round_up(z.H, VL)), 0);
+    if (call_ok(&c)) {
+#pragma omp parallel num_threads(threads) reduction(| : bad)
+        {
+            char *room = scratch_of(&c, omp_get_thread_num());
+            struct gather g;
+            float *l = (float *)(room + gather_bytes(z.T, z.W)), *out = l + z.H * z.ldl;
+            float *most = out + z.H * z.ldo, *total = most + round_up(z.H, VL);
+
+            gather_init(&g, z.T, z.W, room);
+            for (int64_t h = 0; h < round_up(z.H, VL); h++)
+                most[h] = 0.0f, total[h] = 1.0f;
+#pragma omp for schedule(dynamic, 16)
+            for (int64_t n = 0; n < z.N; n++) {
+                const int32_t *choice = i32(&idx) + n * z.T;
+                int64_t count = idx_count(choice, z.T, i32(&keys.pos)[n]);
+
+                if (count < 1) {
+                    bad = 1;
+                    continue;
+                }
+                gather_keys(&g, &keys, i32(&keys.seq)[n], choice, count);
+                gather_products(&g, at1(&q, n), q.s[1], z.H, z.W, l, z.ldl);
+                for (int64_t h = 0; h < z.H; h++) {
+                    float *p = l + h * z.ldl;
+                    v16 sum = v16_set(0.0f);
+
+                    most[h] = scale_max(p, count, a->scale);
+                    for (int64_t i = 0; i < count; i += VL) {
+                        v16 e = v16_exp(v16_load(p + i) - v16_set(most[h]));
+
+                        v16_store(p + i, e);
+                        sum = sum + e;
+                    }
+                    total[h] = v16_sum(sum);
+                }
+                gather_sums(&g, l, z.ldl, z.H, z.C, out, z.ldo);
+                for (int64_t h = 0; h < z.H; h++)
+                    for (int64_t i = 0; i < z.C; i += VL)
+                        v16_storen(at2(&o, n, h) + i, v16_load(out + h * z.ldo + i) / v16_set(total[h]), z.C - i < VL ? z.C - i : VL);
+                for (int64_t h = 0; h < z.H; h += VL)
+                    v16_storen(f32(&lse) + n * z.H + h, v16_load(most + h) + v16_log(v16_load(total + h)), z.H - h < VL ? z.H - h : VL);
+            }
+        }
+    }
+    if (bad)
+        call_fail(&c, "a row's idx are not ascending positions that it sees");
+    return call_end(&c);
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------------------------- */
+
+struct backward {
+    struct arg q, idx, o, lse, d_o, dq, dk;
+    struct keys keys;
+    struct shape z;
+    float scale;
+    int64_t n0, n1; /* the run of rows */
+    float *kept;    /* (rows of the run, T, H, 2): scale * dl, P */
+    int32_t *begin; /* (S + 1): where the list of key row s starts */
+    int32_t *list;  /* places (n - n0) * T + j in kept, n ascending */
+};
+
+/* First pass for row n: dq, and what the second pass needs. room: two of H x ldl, one of H x ldo. */
+static void query_pass(const struct backward *b, struct gather *g, int64_t n, float *room)
+{
+    const struct shape *z = &b->z;
+    const int32_t *choice = i32(&b->idx) + n * z->T;
+    int64_t count = idx_count(choice, z->T, i32(&b->keys.pos)[n]);
+    float *l = room, *dp = l + z->H * z->ldl, *out = dp + z->H * z->ldl, *kept = b->kept + (n - b->n0) * z->T * z->H * 2;
+
+    gather_keys(g, &b->keys, i32(&b->keys.seq)[n], choice, count);
+    gather_products(g, at1(&b->q, n), b->q.s[1], z->H, z->W, l, z->ldl);
+    gather_products(g, at1(&b->d_o, n), b->d_o.s[1], z->H, z->C, dp, z->ldl);
+    for (int64_t h = 0; h < z->H; h++) {
+        const float *d_o = at2(&b->d_o, n, h), *o = at2(&b->o, n, h);
+        v16 sum = v16_set(0.0f), D, lse = v16_set(f32(&b->lse)[n * z->H + h]), scale = v16_set(b->scale);
+
+        for (int64_t i = 0; i < z->C; i += VL) {
+            int64_t m = z->C - i < VL ? z->C - i : VL;
+
+            sum = v16_fma(v16_loadn(d_o + i, m, 0.0f), v16_loadn(o + i, m, 0.0f), sum);
+        }
+        D = v16_set(v16_sum(sum));
+        for (int64_t i = 0; i < count; i += VL) {
+            v16 p = v16_exp(v16_load(l + h * z->ldl + i) * scale - lse);
+            v16 dl = p * (v16_load(dp + h * z->ldl + i) - D) * scale;
+
+            v16_store(dp + h * z->ldl + i, dl);
+            for (int64_t j = i; j < count && j < i + VL; j++) {
+                kept[(j * z->H + h) * 2] = dl[j - i];
+                kept[(j * z->H + h) * 2 + 1] = p[j - i];
+            }
+        }
+    }
+    gather_sums(g, dp, z->ldl, z->H, z->W, out, z->ldo);
+    for (int64_t h = 0; h < z->H; h++)
+        memcpy(at2(&b->dq, n, h), out + h * z->ldo, (size_t)z->W * sizeof(float));
+}
+
+/* Second pass for key row s: channels in blocks of up to four lanes' vectors, so that sums stay in registers. */
+static void key_pass(const struct backward *b, int64_t s)
+{
+    const struct shape *z = &b->z;
+    float *dk = f32(&b->dk) + s * z->W;
+
+    for (int64_t w = 0; w < z->W; w += 4 * VL) {
+        v16 sum[4];
+        int64_t m[4], mc[4];
+
+        for (int v = 0; v < 4; v++) {
+            int64_t left = z->W - w - v * VL, values = z->C - w - v * VL;
+
+            m[v] = left < 0 ? 0 : left > VL ? VL : left;
+            mc[v] = values < 0 ? 0 : values > VL ? VL : values;
+            sum[v] = v16_loadn(m[v] ? dk + w + v * VL : dk, m[v], 0.0f);
+        }
+        for (int32_t e = b->begin[s]; e < b->begin[s + 1]; e++) {
+            int64_t n = b->n0 + b->list[e] / z->T;
+            const float *kept = b->kept + (int64_t)b->list[e] * z->H * 2;
+
+            for (int64_t h = 0; h < z->H; h++) {
+                const float *q = at2(&b->q, n, h) + w, *d_o = at2(&b->d_o, n, h) + w;
+                v16 dl = v16_set(kept[2 * h]), p = v16_set(kept[2 * h + 1]);
+
+#pragma GCC unroll 4
+                for (int v = 0; v < 4; v++) {
+                    if (m[v])
+                        sum[v] = v16_fma(dl, v16_loadn(q + v * VL, m[v], 0.0f), sum[v]);
+                    if (mc[v])
+                        sum[v] = v16_fma(p, v16_loadn(d_o + v * VL, mc[v], 0.0f), sum[v]);
+                }
+            }
+        }
+        for (int v = 0; v < 4; v++)
+            if (m[v])
+                v16_storen(dk + w + v * VL, sum[v], m[v]);
+    }
+}
+
+/* Who chose key row s, in the run of rows: a counting sort. */
+static void invert(struct backward *b)
+{
+    const struct shape *z = &b->z;
+
+    memset(b->begin, 0, (size_t)(z->S + 2) * sizeof *b->begin);
+    b->begin++; /* while counting, entry s + 1 is where list s is filled to */
+    for (int64_t n = b->n0; n < b->n1; n++) {
+        const int32_t *choice = i32(&b->idx) + n * z->T;
+        int64_t start = i32(&b->keys.start)[i32(&b->keys.seq)[n]];
+
+        for (int64_t j = 0; j < z->T && choice[j] >= 0; j++)
+            b->begin[start + choice[j] + 1]++;
+    }
+    for (int64_t s = 0; s < z->S; s++)
+        b->begin[s + 1] += b->begin[s];
+    for (int64_t n = b->n0; n < b->n1; n++) {
+        const int32_t *choice = i32(&b->idx) + n * z->T;
+        int64_t start = i32(&b->keys.start)[i32(&b->keys.seq)[n]];
+
+        for (int64_t j = 0; j < z->T && choice[j] >= 0; j++)
+            b->list[b->begin[start + choice[j]]++] = (int32_t)((n - b->n0) * z->T + j);
+    }
+    b->begin--; /* now entry s is the end of list s - 1, the start of list s */
+}
+
+enum cairn_status cairn_attention_bwd_cpu(struct cairn_stream *s, const struct cairn_attention_bwd *a, struct cairn_error *err)
+{
+    struct call c = call_begin("attention_bwd", s, err);
+    struct backward b = {.z = shape_new(), .scale = a->scale};
+    struct shape *z = &b.z;
+    int64_t run = 0, each;
+    int threads;
+
+    b.q = call_arg(&c, "q", &a->q, STRIDED | T_F32, 3, &z->N, &z->H, &z->W);
+    b.idx = call_arg(&c, "idx", &a->idx, T_I32, 2, &z->N, &z->T);
+    b.o = call_arg(&c, "o", &a->o, STRIDED | T_F32, 3, &z->N, &z->H, &z->C);
+    b.lse = call_arg(&c, "lse", &a->lse, T_F32, 2, &z->N, &z->H);
+    b.d_o = call_arg(&c, "d_o", &a->d_o, STRIDED | T_F32, 3, &z->N, &z->H, &z->C);
+    b.dq = call_arg(&c, "dq", &a->dq, OUT | STRIDED | T_F32, 3, &z->N, &z->H, &z->W);
+    b.dk = call_arg(&c, "dk", &a->dk, OUT | T_F32, 2, &z->S, &z->W);
+    b.keys = keys_arg(&c, &a->keys, &z->N, &z->S, &z->W);
+    if (call_ok(&c) && b.keys.pages.p)
+        call_fail(&c, "keys are paged");
+    shape_check(&c, z);
+    for (int64_t n = 0; call_ok(&c) && n < z->N; n++)
+        if (idx_count(i32(&b.idx) + n * z->T, z->T, i32(&b.keys.pos)[n]) < 1)
+            call_fail(&c, "the idx of row %lld are not ascending positions that it sees", (long long)n);
+    threads = call_threads(&c, z->N * z->H * z->T * z->W / 2, z->N);
+    if (call_ok(&c)) {
+        each = z->T * (z->H * 2 * (int64_t)sizeof(float) + (int64_t)sizeof(int32_t));
+        run = PASS_BYTES / each < 1 ? 1 : PASS_BYTES / each;
+        if (run > z->N)
+            run = z->N;
+        call_reserve(&c, threads, gather_bytes(z->T, z->W) + sizeof(float) * (size_t)(z->H * (2 * z->ldl + z->ldo)),
+                     (size_t)(run * each) + (size_t)(z->S + 2) * sizeof(int32_t));
+    }
+    if (call_ok(&c)) {
+        b.kept = scratch_shared(&c);
+        b.list = (int32_t *)(b.kept + run * z->T * z->H * 2);
+        b.begin = b.list + run * z->T;
+        for (b.n0 = 0; b.n0 < z->N; b.n0 = b.n1) {
+            b.n1 = z->N - b.n0 < run ? z->N : b.n0 + run;
+            invert(&b);
+#pragma omp parallel num_threads(threads)
+            {
+                char *room = scratch_of(&c, omp_get_thread_num());
+                struct gather g;
+
+                gather_init(&g, z->T, z->W, room);
+#pragma omp for schedule(dynamic, 16)
+                for (int64_t n = b.n0; n < b.n1; n++)
+                    query_pass(&b, &g, n, (float *)(room + gather_bytes(z->T, z->W)));
+#pragma omp for schedule(dynamic, 16)
+                for (int64_t k = 0; k < z->S; k++)
+                    if (b.begin[k] < b.begin[k + 1])
+                        key_pass(&b, k);
+            }
+        }
+    }
+    return call_end(&c);
+}

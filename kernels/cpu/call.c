@@ -1,0 +1,133 @@
+/* call.c - the bracket around one op call: opens and checks tensors, closes them, hands out scratch. See internal.h. */
+#include "internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct call call_begin(const char *op, struct cairn_stream *s, struct cairn_error *err)
+{
+    return (struct call){.op = op, .cpu = s->dev->state, .err = err};
+}
+
+void call_fail(struct call *c, const char *fmt, ...)
+{
+    char text[256];
+    va_list ap;
+
+    if (c->st != CAIRN_OK)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    c->st = cairn_fail(c->err, CAIRN_EBUG, "%s: %s", c->op, text);
+}
+
+static void check_extent(struct call *c, const char *name, const struct cairn_tensor *t)
+{
+    unsigned __int128 last = 0;
+
+    for (int i = 0; i < t->ndim; i++) {
+        if (t->dim[i] < 0 || t->stride[i] < 0) {
+            call_fail(c, "%s has a negative dimension or stride", name);
+            return;
+        }
+        if (t->dim[i] == 0)
+            return;
+        last += (unsigned __int128)(uint64_t)(t->dim[i] - 1) * (uint64_t)t->stride[i];
+    }
+    if (t->offset % cairn_dtype_size(t->dtype))
+        call_fail(c, "%s is not aligned to its elements", name);
+    if ((last + 1) * cairn_dtype_size(t->dtype) + t->offset > t->buf->bytes)
+        call_fail(c, "%s reaches beyond the end of its buffer of %zu bytes", name, t->buf->bytes);
+}
+
+struct arg call_arg(struct call *c, const char *name, const struct cairn_tensor *t, int what, int ndim, ...)
+{
+    struct arg a = {.type = t->dtype, .ndim = t->ndim};
+    va_list ap;
+
+    if (!call_ok(c))
+        return a;
+    if (!t->buf) {
+        if (!(what & ABSENT))
+            call_fail(c, "%s is absent", name);
+        return a;
+    }
+    if (t->buf->dev != &c->cpu->dev)
+        call_fail(c, "%s lives on another device", name);
+    if (t->dtype < 0 || t->dtype >= CAIRN_DTYPES || !(what & 1 << t->dtype)) {
+        call_fail(c, "%s has type %s", name, cairn_dtype_name(t->dtype));
+        return a;
+    }
+    if (t->ndim != ndim) {
+        call_fail(c, "%s has %d dimensions, expected %d", name, t->ndim, ndim);
+        return a;
+    }
+    va_start(ap, ndim);
+    for (int i = 0; i < ndim; i++) {
+        int64_t *letter = va_arg(ap, int64_t *);
+
+        if (*letter < 0)
+            *letter = t->dim[i];
+        if (*letter != t->dim[i])
+            call_fail(c, "%s has dimension %d = %lld, expected %lld", name, i, (long long)t->dim[i], (long long)*letter);
+        a.d[i] = t->dim[i];
+        a.s[i] = t->stride[i];
+    }
+    va_end(ap);
+    if (what & STRIDED) {
+        if (ndim && t->dim[ndim - 1] > 1 && t->stride[ndim - 1] != 1)
+            call_fail(c, "%s: the last dimension has stride %lld", name, (long long)t->stride[ndim - 1]);
+    } else if (!cairn_tensor_dense(t) && cairn_tensor_count(t))
+        call_fail(c, "%s is not dense", name);
+    check_extent(c, name, t);
+    if (c->n == CALL_MAX_ARGS)
+        call_fail(c, "too many arguments");
+    if (!call_ok(c))
+        return a;
+    a.p = (char *)cairn_buffer_open(t->buf, what & OUT ? CAIRN_READ | CAIRN_WRITE : CAIRN_READ) + t->offset;
+    c->open[c->n++] = t->buf;
+    return a;
+}
+
+enum cairn_status call_end(struct call *c)
+{
+    while (c->n)
+        cairn_buffer_close(c->open[--c->n]);
+    return c->st;
+}
+
+int call_threads(const struct call *c, int64_t work, int64_t pieces)
+{
+    const int64_t worth = 1 << 16; /* less than this a thread, and waking it costs more than it brings */
+    int64_t n = c->cpu->threads;
+
+    if (n > work / worth)
+        n = work / worth;
+    if (n > pieces)
+        n = pieces;
+    return n < 1 ? 1 : (int)n;
+}
+
+static void grow(struct call *c, int i, size_t bytes)
+{
+    struct cpu *d = c->cpu;
+
+    if (d->scratch_bytes[i] >= bytes || !call_ok(c))
+        return;
+    bytes = (bytes + bytes / 4 + 4095) & ~(size_t)4095;
+    free(d->scratch[i]);
+    d->scratch[i] = aligned_alloc(64, bytes);
+    d->scratch_bytes[i] = d->scratch[i] ? bytes : 0;
+    if (!d->scratch[i])
+        c->st = cairn_fail(c->err, CAIRN_ENOSPACE, "%s: out of memory for %zu bytes of scratch", c->op, bytes);
+}
+
+void call_reserve(struct call *c, int threads, size_t bytes, size_t shared)
+{
+    for (int i = 0; i < threads; i++)
+        grow(c, i, bytes);
+    grow(c, CPU_MAX_THREADS, shared);
+}

@@ -1,0 +1,153 @@
+/* index.c - the lightning indexer: scores of all visible keys, and the exact T largest of them.
+ *
+ * Scores: keys are turned into lanes 32 at a time; a score is one chain over channels for each head, then one over heads. A few
+ * consecutive queries of a sequence share the turned keys. Selection: the T-th largest score is found bit by bit over order-
+ * preserving integers (32 counting passes, vectorised), then one pass in position order; ties to the lower position by
+ * construction. Memory: QUERIES scores a key for each thread.
+ */
+#include <omp.h>
+
+#include "gemm.h"
+#include "keys.h"
+
+#define QUERIES 8
+
+/* Order of floats as order of integers; -0 counts as 0, NaN as -inf. */
+static inline int32_t sort_key(float x)
+{
+    int32_t i;
+
+    x = x == x ? x + 0.0f : -__builtin_inff();
+    memcpy(&i, &x, sizeof i);
+    return i ^ (int32_t)((uint32_t)(i >> 31) >> 1);
+}
+
+/* The largest t such that at least `want` of the keys are >= t. */
+static int32_t threshold(const int32_t *key, int64_t n, int64_t want)
+{
+    uint32_t t = 0; /* in unsigned order: key ^ 0x80000000 */
+
+    for (int bit = 31; bit >= 0; bit--) {
+        int32_t try = (int32_t)((t | 1u << bit) ^ 0x80000000u), count = 0;
+
+        for (int64_t i = 0; i < n; i++)
+            count += key[i] >= try;
+        if (count >= want)
+            t |= 1u << bit;
+    }
+    return (int32_t)(t ^ 0x80000000u);
+}
+
+/* The T largest of n > T scores, ascending positions. `key` may be the scores' own memory. */
+static void select_top(const float *score, int32_t *key, int64_t n, int64_t T, int32_t *idx)
+{
+    int64_t more = 0, kept = 0, ties;
+    int32_t t;
+
+    for (int64_t i = 0; i < n; i++)
+        key[i] = sort_key(score[i]);
+    t = threshold(key, n, T);
+    for (int64_t i = 0; i < n; i++)
+        more += key[i] > t;
+    ties = T - more;
+    for (int64_t i = 0; i < n && kept < T; i++)
+        if (key[i] > t || (key[i] == t && ties-- > 0))
+            idx[kept++] = (int32_t)i;
+}
+
+struct work {
+    const struct cairn_index *a;
+    struct arg q, w, idx;
+    struct keys keys;
+    int64_t H, D, T;
+};
+
+/* Queries n0 .. n1 of one sequence, at least one of which must choose. room: D x 32 turned keys, H x 32 products, QUERIES x ld. */
+static void choose(const struct work *k, int64_t n0, int64_t n1, float *room, int32_t *key, int64_t ld)
+{
+    float *panel = room, *prod = panel + k->D * TILE_N, *score = prod + k->H * TILE_N;
+    int32_t b = i32(&k->keys.seq)[n0], last = 0;
+
+    for (int64_t n = n0; n < n1; n++)
+        if (i32(&k->keys.pos)[n] > last)
+            last = i32(&k->keys.pos)[n];
+    for (int64_t s = 0; s <= last; s += TILE_N) {
+        for (int half = 0; half < TILE_N; half += VL) {
+            const float *rows[VL];
+            int count = 0;
+
+            for (; count < VL && s + half + count <= last; count++)
+                rows[count] = key_at(&k->keys, b, s + half + count);
+            gemm_transpose(rows, count, k->D, panel + half, TILE_N);
+        }
+        for (int64_t n = n0; n < n1; n++) {
+            if (i32(&k->keys.pos)[n] < s || i32(&k->keys.pos)[n] < k->T)
+                continue;
+            for (int64_t h = 0; h < k->H; h += TILE_M)
+                gemm_tile((int)(k->H - h < TILE_M ? k->H - h : TILE_M), 2, k->D, at2(&k->q, n, h), k->q.s[1], 1, panel, TILE_N,
+                          prod + h * TILE_N, TILE_N, 0);
+            for (int half = 0; half < TILE_N; half += VL) {
+                v16 sum = v16_set(0.0f);
+
+                for (int64_t h = 0; h < k->H; h++)
+                    sum = v16_fma(v16_set(at1(&k->w, n)[h]),
+                                  v16_max(v16_load(prod + h * TILE_N + half) * v16_set(k->a->scale), v16_set(0.0f)), sum);
+                v16_store(score + (n - n0) * ld + s + half, sum);
+            }
+        }
+    }
+    for (int64_t n = n0; n < n1; n++)
+        if (i32(&k->keys.pos)[n] >= k->T)
+            select_top(score + (n - n0) * ld, key, (int64_t)i32(&k->keys.pos)[n] + 1, k->T, i32(&k->idx) + n * k->T);
+}
+
+enum cairn_status cairn_index_cpu(struct cairn_stream *s, const struct cairn_index *a, struct cairn_error *err)
+{
+    struct call c = call_begin("index", s, err);
+    int64_t N = -1, H = -1, D = -1, S = -1, T = -1, longest = 0, work = 0;
+    struct work k = {.a = a};
+
+    k.q = call_arg(&c, "q", &a->q, STRIDED | T_F32, 3, &N, &H, &D);
+    k.w = call_arg(&c, "w", &a->w, STRIDED | T_F32, 2, &N, &H);
+    k.idx = call_arg(&c, "idx", &a->idx, OUT | T_I32, 2, &N, &T);
+    k.keys = keys_arg(&c, &a->keys, &N, &S, &D);
+    k.H = H, k.D = D, k.T = T;
+    for (int64_t n = 0; call_ok(&c) && n < N; n++) {
+        int64_t p = i32(&k.keys.pos)[n];
+
+        work += p < T ? T / 8 + 1 : p * (H * D + 64) / 8;
+        if (p > longest)
+            longest = p;
+    }
+    if (call_ok(&c)) {
+        int threads = call_threads(&c, work, (N + QUERIES - 1) / QUERIES);
+        int64_t ld = round_up(longest + 1, TILE_N);
+
+        call_reserve(&c, threads, sizeof(float) * (size_t)((D + H) * TILE_N + (QUERIES + 1) * ld), 0);
+        if (call_ok(&c)) {
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
+            for (int64_t n0 = 0; n0 < N; n0 += QUERIES) {
+                float *room = scratch_of(&c, omp_get_thread_num());
+                int64_t end = N - n0 < QUERIES ? N : n0 + QUERIES;
+
+                for (int64_t n = n0; n < end;) {
+                    int64_t m = n;
+                    int some = 0;
+
+                    for (; m < end && i32(&k.keys.seq)[m] == i32(&k.keys.seq)[n]; m++) {
+                        int32_t pos = i32(&k.keys.pos)[m], *out = i32(&k.idx) + m * T;
+
+                        some |= pos >= T;
+                        if (pos < T)
+                            for (int64_t j = 0; j < T; j++)
+                                out[j] = j <= pos ? (int32_t)j : -1;
+                    }
+                    if (some)
+                        choose(&k, n, m, room, (int32_t *)(room + (D + H) * TILE_N + QUERIES * ld), ld);
+                    n = m;
+                }
+            }
+        }
+    }
+    return call_end(&c);
+}

@@ -1,0 +1,136 @@
+/* internal.h - what the ops of the cpu back-end share: the device, its scratch, and the bracket around one call.
+ *
+ * A call opens its tensors through call_arg, which also checks type and shape and unifies the dimension letters of the
+ * contract: a letter starts as -1, the first tensor that has it binds it, the others must agree. After all arguments:
+ *
+ *     struct call c = call_begin("rmsnorm", s, err);
+ *     int64_t N = -1, D = -1;
+ *     struct arg x = call_arg(&c, "x", &a->x, STRIDED | T_F32, 2, &N, &D), y = ...;
+ *     if (call_ok(&c)) ... work ...
+ *     return call_end(&c);                         closes every buffer, gives the first error
+ *
+ * Scratch is one growing block for each thread and one shared one; it lives as long as the device, and a call's use of it
+ * ends with the call. Threads only ever share out outputs; no sum is split between them, so no bit depends on them.
+ */
+#ifndef CAIRN_KERNELS_CPU_INTERNAL_H
+#define CAIRN_KERNELS_CPU_INTERNAL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/kernels.h"
+
+#pragma GCC visibility push(hidden)
+
+#define CPU_MAX_THREADS 256
+#define CALL_MAX_ARGS 20
+
+struct rope_table; /* rope.c */
+
+struct cpu {
+    struct cairn_device dev;
+    int guard, threads;
+    void *scratch[CPU_MAX_THREADS + 1]; /* the last one is shared */
+    size_t scratch_bytes[CPU_MAX_THREADS + 1];
+    struct rope_table *rope; /* list of cached tables */
+};
+
+void rope_tables_free(struct rope_table *t);
+
+/* ---- one call ---------------------------------------------------------------------------------------------------- */
+
+enum {
+    T_F32 = 1 << CAIRN_F32,
+    T_BF16 = 1 << CAIRN_BF16,
+    T_F16 = 1 << CAIRN_F16,
+    T_F64 = 1 << CAIRN_F64,
+    T_I32 = 1 << CAIRN_I32,
+    T_U8 = 1 << CAIRN_U8,
+    T_WEIGHT = T_F32 | T_BF16,
+    STRIDED = 1 << 16, /* else the tensor must be dense */
+    ABSENT = 1 << 17,  /* may be absent: arg.p is NULL */
+    OUT = 1 << 18,     /* opened for writing (and reading) */
+};
+
+struct arg {
+    void *p;
+    enum cairn_dtype type;
+    int ndim;
+    int64_t d[CAIRN_MAX_DIMS], s[CAIRN_MAX_DIMS];
+};
+
+struct call {
+    const char *op;
+    struct cpu *cpu;
+    struct cairn_error *err;
+    enum cairn_status st;
+    struct cairn_buffer *open[CALL_MAX_ARGS];
+    int n;
+};
+
+struct call call_begin(const char *op, struct cairn_stream *s, struct cairn_error *err);
+/* ndim letters (int64_t *) follow. */
+struct arg call_arg(struct call *c, const char *name, const struct cairn_tensor *t, int what, int ndim, ...);
+/* Notes CAIRN_EBUG "op: sentence" unless something is wrong already. */
+void call_fail(struct call *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static inline int call_ok(const struct call *c)
+{
+    return c->st == CAIRN_OK;
+}
+enum cairn_status call_end(struct call *c);
+
+static inline float *f32(const struct arg *a)
+{
+    return a->p;
+}
+static inline int32_t *i32(const struct arg *a)
+{
+    return a->p;
+}
+
+/* ---- threads and scratch ------------------------------------------------------------------------------------------- */
+
+/* How many threads are worth it for `work` multiply-adds or bytes, at most `pieces`. At least 1. */
+int call_threads(const struct call *c, int64_t work, int64_t pieces);
+/* Gives threads 0 .. threads-1 at least `bytes` each, and the shared block `shared`. */
+void call_reserve(struct call *c, int threads, size_t bytes, size_t shared);
+static inline void *scratch_of(const struct call *c, int thread)
+{
+    return c->cpu->scratch[thread];
+}
+static inline void *scratch_shared(const struct call *c)
+{
+    return c->cpu->scratch[CPU_MAX_THREADS];
+}
+/* Part t of n things shared out among `threads`: begin of part t (t = threads: n). Multiples of `unit`. */
+static inline int64_t part(int64_t n, int64_t unit, int t, int threads)
+{
+    int64_t units = (n + unit - 1) / unit, b = (units * t / threads) * unit;
+
+    return b < n ? b : n;
+}
+static inline int64_t round_up(int64_t n, int64_t unit)
+{
+    return (n + unit - 1) / unit * unit;
+}
+
+/* Element (i...) of a strided f32 tensor */
+static inline float *at1(const struct arg *a, int64_t i)
+{
+    return (float *)a->p + i * a->s[0];
+}
+static inline float *at2(const struct arg *a, int64_t i, int64_t j)
+{
+    return (float *)a->p + i * a->s[0] + j * a->s[1];
+}
+
+/* ---- the two tables -------------------------------------------------------------------------------------------------- */
+
+#define CPU_DECLARE(op)                                                                                                     \
+    enum cairn_status cairn_##op##_cpu(struct cairn_stream *s, const struct cairn_##op *a, struct cairn_error *err);        \
+    enum cairn_status cairn_##op##_ref(struct cairn_stream *s, const struct cairn_##op *a, struct cairn_error *err);
+CAIRN_OPS(CPU_DECLARE)
+#undef CPU_DECLARE
+
+#pragma GCC visibility pop
+#endif

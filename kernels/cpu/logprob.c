@@ -1,0 +1,196 @@
+/* logprob.c - log-probabilities of given tokens and their backward, over chunks of rows, so that logits are never held whole.
+ *
+ * Only rows whose target is wanted are computed: they are brought together first. In the backward the rows of dl^T z are added to dw in
+ * order, one chain over all wanted rows whatever the chunks.
+ */
+#include <omp.h>
+
+#include "gemm.h"
+#include "head.h"
+#include "vmath.h"
+
+#define CHUNK_BYTES ((int64_t)8 << 20) /* of logits */
+#define CHUNK_ROWS 256
+
+struct head {
+    struct arg z, w, target;
+    int64_t N, D, V;
+    float scale;
+    int segments;
+    int64_t chunk;   /* rows at a time */
+    int32_t *wanted; /* (count) rows, ascending */
+    int64_t count;
+    float *rows;   /* (chunk, D) their z */
+    float *logits; /* (chunk, V) */
+    float *dz;     /* (chunk, D), backward */
+};
+
+static void head_args(struct call *c, struct head *h, const struct cairn_tensor *z, const struct cairn_tensor *w,
+                      const struct cairn_tensor *target)
+{
+    h->N = h->D = h->V = -1;
+    h->z = call_arg(c, "z", z, STRIDED | T_F32, 2, &h->N, &h->D);
+    h->w = call_arg(c, "w", w, STRIDED | T_WEIGHT, 2, &h->V, &h->D);
+    h->target = call_arg(c, "target", target, T_I32, 1, &h->N);
+    if (call_ok(c) && (h->segments < 1 || h->segments > 4096 || (h->segments & (h->segments - 1)) || h->V < 1 || h->V % h->segments))
+        call_fail(c, "vocabulary of %lld in %d segments", (long long)h->V, h->segments);
+    for (int64_t n = 0; call_ok(c) && n < h->N; n++)
+        if (i32(&h->target)[n] < -1 || i32(&h->target)[n] >= h->V)
+            call_fail(c, "target %d of row %lld is not below %lld", i32(&h->target)[n], (long long)n, (long long)h->V);
+}
+
+/* Shared scratch: logits, rows, dz, wanted. */
+static void head_reserve(struct call *c, struct head *h, int threads)
+{
+    char *p;
+
+    if (!call_ok(c))
+        return;
+    h->chunk = CHUNK_BYTES / (h->V * (int64_t)sizeof(float));
+    h->chunk = h->chunk < 8 ? 8 : h->chunk > CHUNK_ROWS ? CHUNK_ROWS : h->chunk;
+    if (h->chunk > h->N)
+        h->chunk = h->N;
+    call_reserve(c, threads, gemm_scratch_bytes(h->segments),
+                 (size_t)(h->chunk * (h->V + 2 * h->D)) * sizeof(float) + (size_t)h->N * sizeof(int32_t));
+    if (!call_ok(c))
+        return;
+    p = scratch_shared(c);
+    h->logits = (float *)p;
+    h->rows = h->logits + h->chunk * h->V;
+    h->dz = h->rows + h->chunk * h->D;
+    h->wanted = (int32_t *)(h->dz + h->chunk * h->D);
+    h->count = 0;
+    for (int64_t n = 0; n < h->N; n++)
+        if (i32(&h->target)[n] >= 0)
+            h->wanted[h->count++] = (int32_t)n;
+}
+
+/* Logits of wanted rows i0 .. i0+m; called by all threads, ends with a barrier. */
+static void chunk_logits(const struct call *c, const struct head *h, int64_t i0, int64_t m, int t, int threads)
+{
+    struct gemm g = gemm_product(CAIRN_NT, h->rows, h->D, h->w.p, h->w.type, h->w.s[0], h->logits, h->V, m, h->D, h->V);
+
+    for (int64_t i = part(m, 1, t, threads); i < part(m, 1, t + 1, threads); i++)
+        memcpy(h->rows + i * h->D, at1(&h->z, h->wanted[i0 + i]), (size_t)h->D * sizeof(float));
+#pragma omp barrier
+    gemm_share(&g, t, threads, scratch_of(c, t));
+#pragma omp barrier
+}
+
+enum cairn_status cairn_logprob_cpu(struct cairn_stream *s, const struct cairn_logprob *a, struct cairn_error *err)
+{
+    struct call c = call_begin("logprob", s, err);
+    struct head h = {.scale = a->inv_temperature, .segments = a->segments};
+    struct arg logprob, lse, entropy, argmax;
+    int threads;
+
+    head_args(&c, &h, &a->z, &a->w, &a->target);
+    logprob = call_arg(&c, "logprob", &a->logprob, OUT | T_F32, 1, &h.N);
+    lse = call_arg(&c, "lse", &a->lse, OUT | T_F32, 1, &h.N);
+    entropy = call_arg(&c, "entropy", &a->entropy, OUT | ABSENT | T_F32, 1, &h.N);
+    argmax = call_arg(&c, "argmax", &a->argmax, OUT | ABSENT | T_I32, 1, &h.N);
+    threads = call_ok(&c) ? call_threads(&c, h.N * h.V * (h.D / 4 + 8), h.V) : 1;
+    head_reserve(&c, &h, threads);
+    if (call_ok(&c)) {
+        for (int64_t n = 0; n < h.N; n++) {
+            f32(&logprob)[n] = 0.0f;
+            f32(&lse)[n] = 0.0f;
+            if (entropy.p)
+                f32(&entropy)[n] = 0.0f;
+            if (argmax.p)
+                i32(&argmax)[n] = -1;
+        }
+#pragma omp parallel num_threads(threads)
+        {
+            int t = omp_get_thread_num();
+
+            for (int64_t i0 = 0; i0 < h.count; i0 += h.chunk) {
+                int64_t m = h.count - i0 < h.chunk ? h.count - i0 : h.chunk;
+
+                chunk_logits(&c, &h, i0, m, t, threads);
+                for (int64_t i = part(m, 1, t, threads); i < part(m, 1, t + 1, threads); i++) {
+                    const float *l = h.logits + i * h.V;
+                    struct head_row r = head_row(l, h.V, h.scale, h.segments, entropy.p != NULL);
+                    int64_t n = h.wanted[i0 + i];
+
+                    f32(&logprob)[n] = head_logprob(l, i32(&h.target)[n], h.scale, &r);
+                    f32(&lse)[n] = r.lse;
+                    if (entropy.p)
+                        f32(&entropy)[n] = r.entropy;
+                    if (argmax.p)
+                        i32(&argmax)[n] = r.argmax;
+                }
+#pragma omp barrier
+            }
+        }
+    }
+    return call_end(&c);
+}
+
+/* l becomes dl. dlp, dh: upstream of the log-probability and of the entropy. */
+static void row_gradient(float *l, int64_t V, float scale, int64_t target, float lse, float entropy, float dlp, float dh)
+{
+    v16 k = v16_set(scale), z = v16_set(lse), low = v16_set(-104.0f), g = v16_set(dlp), e = v16_set(dh), H = v16_set(entropy);
+    float at = l[target] * scale - lse, p = f32_exp(at);
+
+    for (int64_t i = 0; i < V; i += VL) {
+        int64_t m = V - i < VL ? V - i : VL;
+        v16 lp = v16_loadn(l + i, m, 0.0f) * k - z, q = v16_exp(lp), d = -(g * q);
+
+        if (dh != 0.0f)
+            d = d - e * q * (v16_max(lp, low) + H);
+        v16_storen(l + i, d * k, m);
+    }
+    l[target] = (dlp * (1.0f - p) - (dh != 0.0f ? dh * p * ((at < -104.0f ? -104.0f : at) + entropy) : 0.0f)) * scale;
+}
+
+enum cairn_status cairn_logprob_bwd_cpu(struct cairn_stream *s, const struct cairn_logprob_bwd *a, struct cairn_error *err)
+{
+    struct call c = call_begin("logprob_bwd", s, err);
+    struct head h = {.scale = a->inv_temperature, .segments = a->segments};
+    struct arg lse, entropy, dlogprob, dentropy, dz, dw;
+    int threads;
+
+    head_args(&c, &h, &a->z, &a->w, &a->target);
+    lse = call_arg(&c, "lse", &a->lse, T_F32, 1, &h.N);
+    dentropy = call_arg(&c, "dentropy", &a->dentropy, ABSENT | T_F32, 1, &h.N);
+    entropy = call_arg(&c, "entropy", &a->entropy, (a->dentropy.buf ? 0 : ABSENT) | T_F32, 1, &h.N);
+    dlogprob = call_arg(&c, "dlogprob", &a->dlogprob, T_F32, 1, &h.N);
+    dz = call_arg(&c, "dz", &a->dz, OUT | STRIDED | T_F32, 2, &h.N, &h.D);
+    dw = call_arg(&c, "dw", &a->dw, OUT | ABSENT | STRIDED | T_F32, 2, &h.V, &h.D);
+    threads = call_ok(&c) ? call_threads(&c, h.N * h.V * (h.D / 2 + 8), h.V) : 1;
+    head_reserve(&c, &h, threads);
+    if (call_ok(&c)) {
+#pragma omp parallel num_threads(threads)
+        {
+            int t = omp_get_thread_num();
+
+            for (int64_t n = part(h.N, 1, t, threads); n < part(h.N, 1, t + 1, threads); n++)
+                if (i32(&h.target)[n] < 0)
+                    memset(at1(&dz, n), 0, (size_t)h.D * sizeof(float));
+            for (int64_t i0 = 0; i0 < h.count; i0 += h.chunk) {
+                int64_t m = h.count - i0 < h.chunk ? h.count - i0 : h.chunk;
+                struct gemm to_z = gemm_product(CAIRN_NN, h.logits, h.V, h.w.p, h.w.type, h.w.s[0], h.dz, h.D, m, h.V, h.D);
+                struct gemm to_w = gemm_product(CAIRN_TN, h.logits, h.V, h.rows, CAIRN_F32, h.D, f32(&dw), dw.s[0], m, h.V, h.D);
+
+                chunk_logits(&c, &h, i0, m, t, threads);
+                for (int64_t i = part(m, 1, t, threads); i < part(m, 1, t + 1, threads); i++) {
+                    int64_t n = h.wanted[i0 + i];
+
+                    row_gradient(h.logits + i * h.V, h.V, h.scale, i32(&h.target)[n], f32(&lse)[n], entropy.p ? f32(&entropy)[n] : 0.0f,
+                                 f32(&dlogprob)[n], dentropy.p ? f32(&dentropy)[n] : 0.0f);
+                }
+#pragma omp barrier
+                to_z.segments = h.segments;
+                gemm_share(&to_z, t, threads, scratch_of(&c, t));
+                to_w.chain = 1;
+                if (dw.p)
+                    gemm_share(&to_w, t, threads, scratch_of(&c, t));
+#pragma omp barrier
+                for (int64_t i = part(m, 1, t, threads); i < part(m, 1, t + 1, threads); i++)
+                    memcpy(at1(&dz, h.wanted[i0 + i]), h.dz + i * h.D, (size_t)h.D * sizeof(float));
+            }
+        }
+    }
+    return call_end(&c);
+}

@@ -1,0 +1,177 @@
+/* sample.c - draws one token a row. The numbers of a row are those of head.h, so that the log-probability written here is the one that
+ * logprob gives, bit for bit.
+ *
+ * Masses are integers, floor(2^40 e^(x - max)): their sums do not depend on order, so the smallest set that reaches top_p is found by
+ * partial partitioning (C. Hoare, CACM 4 (1961): FIND) instead of sorting, and the draw is one pass over ids. A token of less than 2^-40
+ * times the likeliest one is never drawn; the uniform has 24 bits.
+ */
+#include <math.h>
+#include <omp.h>
+
+#include "base/philox.h"
+#include "head.h"
+#include "internal.h"
+#include "vmath.h"
+
+#define UNIT 0x1p40f
+
+struct room {
+    float *x;      /* (V) scaled logits */
+    int64_t *mass; /* (V) */
+    int32_t *id;   /* (V) */
+};
+
+/* Comes id a before id b: larger x first, then the lower id. */
+static inline int before(const float *x, int32_t a, int32_t b)
+{
+    return x[a] > x[b] || (x[a] == x[b] && a < b);
+}
+
+/* The last id of the shortest beginning of the order whose weight reaches `need`; weight: mass, or 1 each if NULL. Permutes id. */
+static int32_t last_of(const float *x, const int64_t *mass, int32_t *id, int64_t n, int64_t need)
+{
+    int64_t lo = 0, hi = n;
+
+    while (hi - lo > 1) {
+        int32_t a = id[lo], b = id[lo + (hi - lo) / 2], c = id[hi - 1], pivot;
+        int64_t i = lo, weight = 0, own;
+
+        pivot = before(x, a, b) ? (before(x, b, c) ? b : before(x, a, c) ? c : a) : (before(x, a, c) ? a : before(x, b, c) ? c : b);
+        for (int64_t k = lo; k < hi; k++)
+            if (before(x, id[k], pivot)) {
+                int32_t t = id[k];
+
+                id[k] = id[i];
+                id[i++] = t;
+                weight += mass ? mass[t] : 1;
+            }
+        if (weight >= need) {
+            hi = i;
+            continue;
+        }
+        own = mass ? mass[pivot] : 1;
+        if (weight + own >= need)
+            return pivot;
+        /* behind the pivot */
+        for (int64_t k = i; k < hi; k++)
+            if (id[k] == pivot) {
+                id[k] = id[i];
+                id[i] = pivot;
+                break;
+            }
+        need -= weight + own;
+        lo = i + 1;
+        if (lo == hi)
+            return pivot;
+    }
+    return id[lo];
+}
+
+/* Sets mass to 0 for what truncation drops. How many ids are kept. */
+static int64_t truncate_row(const struct cairn_sample *a, const struct room *w, int64_t V, int64_t total)
+{
+    int32_t last = -1;
+    int64_t kept = 0;
+    int whole = (a->top_k <= 0 || a->top_k >= V) && a->top_p >= 1.0f;
+
+    if (!whole) {
+        for (int64_t v = 0; v < V; v++)
+            w->id[v] = (int32_t)v;
+        if (a->top_k > 0 && a->top_k < V)
+            last = last_of(w->x, NULL, w->id, V, a->top_k);
+        if (a->top_p < 1.0f) {
+            double need = ceil((double)a->top_p * (double)total);
+            int32_t end = last_of(w->x, w->mass, w->id, V, need < 1 ? 1 : need > (double)total ? total : (int64_t)need);
+
+            if (last < 0 || before(w->x, end, last))
+                last = end;
+        }
+    }
+    for (int64_t v = 0; v < V; v++) {
+        int in = (last < 0 || v == last || before(w->x, (int32_t)v, last)) &&
+                 (a->min_p <= 0.0f || (float)w->mass[v] >= a->min_p * UNIT);
+
+        kept += in;
+        if (!in)
+            w->mass[v] = -1;
+    }
+    return kept;
+}
+
+enum cairn_status cairn_sample_cpu(struct cairn_stream *s, const struct cairn_sample *a, struct cairn_error *err)
+{
+    struct call c = call_begin("sample", s, err);
+    int64_t N = -1, V = -1;
+    struct arg logits = call_arg(&c, "logits", &a->logits, STRIDED | T_F32, 2, &N, &V), prompt = call_arg(&c, "prompt", &a->prompt, T_I32, 1, &N),
+               sample = call_arg(&c, "sample", &a->sample, T_I32, 1, &N), position = call_arg(&c, "position", &a->position, T_I32, 1, &N),
+               token = call_arg(&c, "token", &a->token, OUT | T_I32, 1, &N), logprob = call_arg(&c, "logprob", &a->logprob, OUT | T_F32, 1, &N),
+               sampled = call_arg(&c, "logprob_sampled", &a->logprob_sampled, OUT | ABSENT | T_F32, 1, &N);
+    struct cairn_philox_key key = {a->seed, CAIRN_PURPOSE_SAMPLE, a->step};
+    int threads = call_threads(&c, N * V * 4, N);
+    int64_t padded = round_up(V, VL);
+
+    if (call_ok(&c) && (a->segments < 1 || a->segments > 4096 || (a->segments & (a->segments - 1)) || V < 1 || V % a->segments))
+        call_fail(&c, "vocabulary of %lld in %d segments", (long long)V, a->segments);
+    if (call_ok(&c))
+        call_reserve(&c, threads, (size_t)padded * (sizeof(float) + sizeof(int64_t) + sizeof(int32_t)), 0);
+    if (call_ok(&c)) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+        for (int64_t n = 0; n < N; n++) {
+            struct room w = {.mass = scratch_of(&c, omp_get_thread_num())};
+            const float *l = at1(&logits, n);
+            struct head_row r = head_row(l, V, a->inv_temperature, a->segments, 0);
+            int64_t total = 0, kept = V;
+            int32_t chosen = r.argmax;
+
+            w.x = (float *)(w.mass + padded);
+            w.id = (int32_t *)(w.x + padded);
+            if (isfinite(r.lse)) { /* else the log-probability says that something is wrong: NaN or infinite */
+                for (int64_t v = 0; v < V; v += VL) {
+                    int64_t m = V - v < VL ? V - v : VL;
+                    v16 x = v16_loadn(l + v, m, 0.0f) * v16_set(a->inv_temperature), e = v16_exp(x - v16_set(r.most)) * v16_set(UNIT);
+
+                    v16_store(w.x + v, x);
+                    for (int64_t j = 0; j < VL; j++)
+                        w.mass[v + j] = (int64_t)e[j];
+                }
+                for (int64_t v = 0; v < V; v++)
+                    total += w.mass[v];
+                if ((a->top_k > 0 && a->top_k < V) || a->top_p < 1.0f || a->min_p > 0.0f)
+                    kept = truncate_row(a, &w, V, total);
+                if (!a->greedy) {
+                    uint32_t word[4];
+                    int64_t sum = 0, at;
+
+                    if (kept < V) {
+                        total = 0;
+                        for (int64_t v = 0; v < V; v++)
+                            total += w.mass[v] > 0 ? w.mass[v] : 0;
+                    }
+                    cairn_philox(&key, (uint32_t)i32(&prompt)[n], (uint32_t)i32(&sample)[n], (uint32_t)i32(&position)[n], word);
+                    at = (int64_t)((double)cairn_uniform(word[0]) * (double)total);
+                    for (int64_t v = 0; v < V; v++) {
+                        sum += w.mass[v] > 0 ? w.mass[v] : 0;
+                        if (sum > at) {
+                            chosen = (int32_t)v;
+                            break;
+                        }
+                    }
+                }
+            }
+            i32(&token)[n] = chosen;
+            f32(&logprob)[n] = head_logprob(l, chosen, a->inv_temperature, &r);
+            if (sampled.p) {
+                f32(&sampled)[n] = f32(&logprob)[n];
+                if (kept < V) {
+                    float x = w.x[chosen];
+
+                    for (int64_t v = 0; v < V; v++)
+                        if (w.mass[v] < 0)
+                            w.x[v] = -INFINITY;
+                    f32(&sampled)[n] = x - head_row(w.x, V, 1.0f, a->segments, 0).lse;
+                }
+            }
+        }
+    }
+    return call_end(&c);
+}
