@@ -13,6 +13,9 @@ static const struct {
     {"rollout.parallel.tp", 1, "samples with tp 1 only"},
     {"rollout.parallel.ep", 1, "samples with ep 1 only"},
     {"rollout.parallel.dp", 1, "samples with dp 1 only"},
+    {"rollout.tasks", 1, "samples a step in one process"},
+    {"score.tasks", 1, "scores a step in one process"},
+    {"checkpoint.updates", 0, "commits whole steps only"},
     {"train.parallel.tp", 1, "trains with tp 1 only"},
     {"train.parallel.pp", 1, "trains with pp 1 only"},
     {"train.parallel.cp", 1, "trains with cp 1 only"},
@@ -44,7 +47,7 @@ enum cairn_status cairn_recipe_limits(const struct cairn_recipe *r, struct cairn
     }
     if (cairn_recipe_has(r, "sync.node_store"))
         return cairn_recipe_fail(r, "sync.node_store", err, "this build keeps nothing on the node between jobs");
-    if (cairn_recipe_has(r, "model.adapter") && json_object_size(cairn_recipe_get(r, "model.adapter.modules")) > 0)
-        return cairn_recipe_fail(r, "model.adapter.modules", err, "this build has one rank and alpha for all modules");
+    if (cairn_recipe_has(r, "train.truncation") && !strcmp(cairn_recipe_str(r, "train.truncation"), "correct"))
+        return cairn_recipe_fail(r, "train.truncation", err, "correct: this build has ratios over the full vocabulary only (ignore)");
     return CAIRN_OK;
 }

@@ -113,8 +113,15 @@ out:
 
 /* ---- outside files ----------------------------------------------------------------------------------------------- */
 
-static enum cairn_status outside_take(struct cairn_run *r, json_t *outside, const char *key, const char *path, struct cairn_error *err)
+struct taking {
+    struct cairn_run *run;
+    json_t *outside;
+};
+
+static enum cairn_status outside_take(void *arg, const char *key, const char *path, struct cairn_error *err)
 {
+    struct cairn_run *r = ((struct taking *)arg)->run;
+    json_t *outside = ((struct taking *)arg)->outside;
     enum cairn_status st = CAIRN_OK;
     struct cairn_digest d;
     char hex[33], *copy = NULL, *text = NULL, *target = NULL, *dir = NULL;
@@ -156,31 +163,30 @@ out:
     return st;
 }
 
-static enum cairn_status outside_list(struct cairn_run *r, json_t *outside, const char *section, struct cairn_error *err)
+/* What an outside file is called and where the recipe says it is: fn for each. */
+static enum cairn_status outside_each(const struct cairn_recipe *recipe,
+                                      enum cairn_status (*fn)(void *arg, const char *key, const char *path, struct cairn_error *err), void *arg,
+                                      struct cairn_error *err)
 {
-    const json_t *list = cairn_recipe_get(r->recipe, section);
-    enum cairn_status st = CAIRN_OK;
-
-    for (size_t i = 0; st == CAIRN_OK && i < json_array_size(list); i++) {
-        char *key = cairn_format("%s.%zu", section, i);
-
-        st = key ? outside_take(r, outside, key, json_string_value(json_object_get(json_array_get(list, i), "path")), err) : CAIRN_NOMEM(err);
-        free(key);
-    }
-    return st;
-}
-
-static enum cairn_status outside_all(struct cairn_run *r, json_t *outside, struct cairn_error *err)
-{
+    static const char *const lists[] = {"data.prompts", "data.eval"};
     enum cairn_status st = CAIRN_OK;
     char *tokenizer = NULL;
 
-    TRY(cairn_begin_tokenizer(r->recipe, &tokenizer, err));
-    TRY(outside_take(r, outside, "model.tokenizer", tokenizer, err));
-    TRY(outside_list(r, outside, "data.prompts", err));
-    TRY(outside_list(r, outside, "data.eval", err));
-    if (cairn_recipe_has(r->recipe, "warm_start"))
-        TRY(outside_take(r, outside, "warm_start.data", cairn_recipe_str(r->recipe, "warm_start.data"), err));
+    TRY(cairn_begin_tokenizer(recipe, &tokenizer, err));
+    TRY(fn(arg, "model.tokenizer", tokenizer, err));
+    for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
+        const json_t *list = cairn_recipe_get(recipe, lists[k]);
+
+        for (size_t i = 0; i < json_array_size(list); i++) {
+            char *key = cairn_format("%s.%zu", lists[k], i);
+
+            st = key ? fn(arg, key, json_string_value(json_object_get(json_array_get(list, i), "path")), err) : CAIRN_NOMEM(err);
+            free(key);
+            TRY(st);
+        }
+    }
+    if (cairn_recipe_has(recipe, "warm_start"))
+        TRY(fn(arg, "warm_start.data", cairn_recipe_str(recipe, "warm_start.data"), err));
 out:
     free(tokenizer);
     return st;
@@ -250,7 +256,7 @@ static enum cairn_status info_make(struct cairn_run *r, struct cairn_error *err)
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
         TRY(cairn_fail_errno(err, errno, "getrandom"));
     cairn_digest_hex(cairn_digest_bytes(random, sizeof random), r->uuid);
-    TRY(outside_all(r, outside, err));
+    TRY(outside_each(r->recipe, outside_take, &(struct taking){r, outside}, err));
     r->info = json_pack("{s:s, s:i, s:s, s:s, s:O}", "format", "cairn run", "version", 1, "uuid", r->uuid, "cairn", cairn_build_version(),
                         "outside", outside);
     if (!r->info)
@@ -264,6 +270,26 @@ out:
     return st;
 }
 
+/* A recipe that names an outside file elsewhere (or the same place) must mean the content the run was made with. */
+static enum cairn_status outside_same(void *arg, const char *key, const char *path, struct cairn_error *err)
+{
+    struct cairn_run *r = arg;
+    const json_t *o = json_object_get(json_object_get(r->info, "outside"), key);
+    const char *hex = json_string_value(json_object_get(o, "digest")), *was = json_string_value(json_object_get(o, "path"));
+    struct cairn_digest want, have;
+    enum cairn_status st;
+
+    if (!hex || !was || !cairn_digest_parse(hex, &want))
+        return cairn_fail(err, CAIRN_EDATA, "%s/run.json: no digest for %s", r->dir, key);
+    if (!cairn_path_exists(path) && json_object_get(o, "copy"))
+        return CAIRN_OK; /* the run has its own copy */
+    st = cairn_digest_file(path, &have, NULL, err);
+    if (st != CAIRN_OK || cairn_digest_equal(want, have))
+        return st;
+    return cairn_fail(err, CAIRN_ERECIPE, "%s: %s is not the file that the run in %s was made with (%s then); put it back, or start a new run",
+                      key, path, r->dir, was);
+}
+
 /* The run is there: the recipe must be the same in what makes a run what it is; ops keys follow the new one. */
 static enum cairn_status recipe_compare(struct cairn_run *r, struct cairn_recipe *recipe, struct cairn_error *err)
 {
@@ -273,15 +299,19 @@ static enum cairn_status recipe_compare(struct cairn_run *r, struct cairn_recipe
     if (cairn_recipe_diff(r->recipe, recipe, CAIRN_SCIENCE | CAIRN_LAYOUT, &diff) > 0) {
         if (diff.len && diff.p[diff.len - 1] == '\n')
             diff.p[--diff.len] = 0;
-        TRY(cairn_fail(err, CAIRN_ERECIPE,
-                       "%s holds a run of another recipe: %.300s; take a new directory, or put the recipe back", r->dir, cairn_str_z(&diff)));
+        TRY(cairn_fail(err, CAIRN_ERECIPE, "%s holds a run of another recipe: %.300s; take a new directory, or put the recipe back", r->dir,
+                       cairn_str_z(&diff)));
     }
+    TRY(outside_each(recipe, outside_same, r, err));
     if (cairn_recipe_diff(r->recipe, recipe, CAIRN_OPS, &diff) > 0) {
-        cairn_recipe_free(r->recipe);
+        struct cairn_recipe *old = r->recipe;
+
         r->recipe = recipe;
         st = recipe_write(r, err);
-        r->recipe = NULL; /* the caller's until the very end */
+        r->recipe = old;
         TRY(st);
+        cairn_recipe_free(r->recipe);
+        r->recipe = NULL;
         TRY(recipe_load(r, err));
     }
 out:
