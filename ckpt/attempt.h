@@ -23,20 +23,9 @@
 
 #include "base/digest.h"
 #include "base/status.h"
+#include "ckpt/holder.h"
 #include "ckpt/manifest.h"
 #include "ckpt/shard.h"
-
-/* Who holds an epoch or a pin. */
-struct cairn_holder {
-    char job[64];  /* scheduler's job id and restart count, "" without one */
-    char host[256];
-    char boot[64]; /* boot id of the host */
-    int64_t pid;
-    int64_t started; /* start time of the process in clock ticks since boot: a reused pid differs */
-};
-void cairn_holder_self(struct cairn_holder *h);
-/* 1: alive; 0: certainly dead (same host, and another boot id, no such pid, or another start time); -1: cannot tell. */
-int cairn_holder_alive(const struct cairn_holder *h);
 
 struct cairn_attempt_opts {
     struct cairn_digest identity; /* cairn_manifest_identity of what will be committed */

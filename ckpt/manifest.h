@@ -102,7 +102,7 @@ enum cairn_status cairn_manifest_add_alias(struct cairn_manifest *m, const char 
 enum cairn_status cairn_manifest_add_shard(struct cairn_manifest *m, struct cairn_shard_entry *entry, struct cairn_error *err);
 
 /* Puts tensors together from the shards' slices, checks exact cover, makes the logical digest. `where` names the
- * artefact in sentences. CAIRN_EDATA: "WHERE: tensor w1: element (3,0) is in no shard", "... is in two". */
+ * artefact in sentences. CAIRN_EDATA: "WHERE: tensor w1: 12 of 24 elements are in no shard", "... of a1/x.h5 are in a2/y.h5 too". */
 enum cairn_status cairn_manifest_seal(struct cairn_manifest *m, const char *where, struct cairn_error *err);
 /* The tensor by name or alias; NULL if there is none. After seal or load. */
 const struct cairn_tensor_entry *cairn_manifest_find(const struct cairn_manifest *m, const char *name);

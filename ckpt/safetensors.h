@@ -38,8 +38,9 @@ struct cairn_st_tensor {
 
 struct cairn_st;
 
-/* path: a *.safetensors file, a *.safetensors.index.json, or a directory that holds model.safetensors.index.json,
- * model.safetensors, or adapter_model.safetensors (looked for in this order). A missing file is CAIRN_EDATA. */
+/* path: a *.safetensors file, a *.safetensors.index.json, or a directory that holds model.safetensors,
+ * model.safetensors.index.json, or adapter_model.safetensors (looked for in this order, as transformers does). Links are
+ * followed (HuggingFace's cache is made of them). A missing file is CAIRN_EDATA. */
 enum cairn_status cairn_st_open(struct cairn_st **out, const char *path, struct cairn_error *err);
 void cairn_st_close(struct cairn_st *s);
 int cairn_st_count(const struct cairn_st *s);
@@ -85,7 +86,8 @@ enum cairn_status cairn_st_writer_add(struct cairn_st_writer *w, int i, const vo
 /* All of tensor i from a device tensor of that size; waits for the stream. */
 enum cairn_status cairn_st_writer_put(struct cairn_st_writer *w, int i, struct cairn_stream *s, const struct cairn_tensor *t,
                                       struct cairn_error *err);
-/* Every tensor must be complete. fsync, final names (an existing file is replaced), index last, fsync of dir. */
+/* Every tensor must be complete. fsync, final names (an existing file is replaced; the other form, one file or index, of the
+ * same stem is removed, so that no reader finds old weights), index last, fsync of dir. */
 enum cairn_status cairn_st_writer_finish(struct cairn_st_writer *w, struct cairn_error *err);
 void cairn_st_writer_destroy(struct cairn_st_writer *w); /* removes temporaries; NULL is fine */
 

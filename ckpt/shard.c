@@ -17,6 +17,7 @@
 #include "base/str.h"
 #include "ckpt/metadata.h"
 #include "ckpt/pump.h"
+#include "ckpt/strides.h"
 
 #define STAGE ((size_t)4 << 20)
 #define HASH_BLOCK ((size_t)256 << 10)
@@ -393,32 +394,6 @@ enum cairn_status cairn_shard_write(struct cairn_shard *w, int index, int64_t of
     return st;
 }
 
-/* Bytes of one run: the trailing dimensions that lie without gaps. *dims: how many dimensions are left to step through. */
-static int64_t dense_run(const struct cairn_tensor *t, int *dims)
-{
-    int64_t n = 1;
-    int d = t->ndim;
-
-    while (d > 0 && (t->dim[d - 1] == 1 || t->stride[d - 1] == n)) {
-        n *= t->dim[d - 1];
-        d--;
-    }
-    *dims = d;
-    return n * (int64_t)cairn_dtype_size(t->dtype);
-}
-
-/* Byte offset of run r in the tensor's buffer. */
-static size_t run_offset(const struct cairn_tensor *t, int dims, int64_t r)
-{
-    int64_t at = 0;
-
-    for (int d = dims - 1; d >= 0; d--) {
-        at += r % t->dim[d] * t->stride[d];
-        r /= t->dim[d];
-    }
-    return t->offset + (size_t)at * cairn_dtype_size(t->dtype);
-}
-
 enum cairn_status cairn_shard_put(struct cairn_shard *w, int index, int64_t axis0, struct cairn_stream *s, const struct cairn_tensor *t,
                                   struct cairn_error *err)
 {
@@ -442,7 +417,7 @@ enum cairn_status cairn_shard_put(struct cairn_shard *w, int index, int64_t axis
         return CAIRN_OK;
     if (!w->stage && !(w->stage = malloc(STAGE)))
         return CAIRN_NOMEM(err);
-    run = dense_run(t, &dims);
+    run = cairn_strides_run(t, &dims);
     d_p = cairn_buffer_open(t->buf, CAIRN_READ);
     while (done < total) { /* one stage full, of as many runs or pieces of one as it takes */
         int64_t n = 0;
@@ -450,7 +425,7 @@ enum cairn_status cairn_shard_put(struct cairn_shard *w, int index, int64_t axis
         while (n < (int64_t)STAGE && done + n < total) {
             int64_t in = (done + n) % run, k = run - in < (int64_t)STAGE - n ? run - in : (int64_t)STAGE - n;
 
-            TRY(s->dev->ops->copy_out(s->dev, s->impl, w->stage + n, d_p + run_offset(t, dims, (done + n) / run) + in, (size_t)k, err));
+            TRY(s->dev->ops->copy_out(s->dev, s->impl, w->stage + n, d_p + cairn_strides_offset(t, dims, (done + n) / run) + in, (size_t)k, err));
             n += k;
         }
         TRY(cairn_stream_wait(s, err));

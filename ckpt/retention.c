@@ -1,0 +1,317 @@
+/* retention.c - see retention.h. Removes only a<N> of artefacts that carry the marker. */
+#include "ckpt/retention.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "ckpt/beneath.h"
+
+#define MARKER_BYTES 65536
+
+/* --- the marker --- */
+
+int cairn_artefact_collected(const char *dir)
+{
+    char path[4096];
+
+    return snprintf(path, sizeof path, "%s/%s", dir, CAIRN_COLLECTED_NAME) < (int)sizeof path && !access(path, F_OK);
+}
+
+char *cairn_artefact_collected_why(const char *dir)
+{
+    char *text = NULL, *why = NULL;
+    json_t *obj = NULL;
+    const char *s;
+    size_t n;
+
+    if (cairn_beneath_read(dir, CAIRN_COLLECTED_NAME, MARKER_BYTES, &text, &n, NULL, NULL) == CAIRN_OK &&
+        cairn_checked_parse(&obj, text, n, CAIRN_COLLECTED_NAME, NULL) == CAIRN_OK &&
+        cairn_json_string(obj, "reason", &s, CAIRN_COLLECTED_NAME, NULL) == CAIRN_OK)
+        why = strdup(s);
+    json_decref(obj);
+    free(text);
+    return why ? why : strdup("");
+}
+
+static enum cairn_status put_marker(const char *dir, const char *reason, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *text = NULL, *path = cairn_path_join(dir, CAIRN_COLLECTED_NAME);
+    json_t *obj = json_pack("{s:s, s:f}", "reason", reason ? reason : "", "wall", cairn_wall_s());
+    size_t n;
+
+    if (!path || !obj)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_checked_text(obj, &text, &n, err));
+    TRY(cairn_file_replace(path, text, n, err)); /* durable before the first shard goes */
+out:
+    json_decref(obj);
+    free(path);
+    free(text);
+    return st;
+}
+
+/* --- pins --- */
+
+static enum cairn_status pin_path(char **out, const char *dir, const char *name, struct cairn_error *err)
+{
+    if (!cairn_name_ok(name))
+        return cairn_fail(err, CAIRN_EBUG, "%s: \"%.64s\" is no name for a pin", dir, name);
+    *out = cairn_format("%s/pin/%s", dir, name);
+    return *out ? CAIRN_OK : CAIRN_NOMEM(err);
+}
+
+enum cairn_status cairn_artefact_pin(const char *dir, const char *name, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *path = NULL, *pins = cairn_path_join(dir, "pin"), *text = NULL;
+    struct cairn_holder self;
+    json_t *obj = NULL;
+    size_t n;
+
+    if (!pins)
+        TRY(CAIRN_NOMEM(err));
+    TRY(pin_path(&path, dir, name, err));
+    if (!cairn_artefact_committed(dir))
+        TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s: not committed", dir));
+    cairn_holder_self(&self);
+    if (!(obj = cairn_holder_json(&self)))
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_checked_text(obj, &text, &n, err));
+    TRY(cairn_dir_make(pins, err));
+    TRY(cairn_file_replace(path, text, n, err));
+    /* The collector puts its marker down and then looks for pins; we do it the other way round: one of us sees the other. */
+    if (cairn_artefact_collected(dir)) {
+        unlink(path);
+        TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s: was collected", dir));
+    }
+out:
+    json_decref(obj);
+    free(text);
+    free(path);
+    free(pins);
+    return st;
+}
+
+enum cairn_status cairn_artefact_unpin(const char *dir, const char *name, struct cairn_error *err)
+{
+    char *path;
+    enum cairn_status st = pin_path(&path, dir, name, err);
+
+    if (st != CAIRN_OK)
+        return st;
+    if (unlink(path) && errno != ENOENT)
+        st = cairn_fail_errno(err, errno, "remove %s", path);
+    free(path);
+    return st;
+}
+
+/* 1: somebody who lives, or of whom nothing certain is known, holds a pin. Pins of the dead are removed. */
+static enum cairn_status pinned_by_the_living(const char *dir, const struct cairn_retention *r, int *pinned, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *pins = cairn_path_join(dir, "pin");
+    struct dirent *e;
+    DIR *d = NULL;
+
+    *pinned = 0;
+    if (!pins)
+        return CAIRN_NOMEM(err);
+    if (!(d = opendir(pins))) {
+        if (errno != ENOENT)
+            st = cairn_fail_errno(err, errno, "list %s", pins);
+        goto out;
+    }
+    for (errno = 0; (e = readdir(d)); errno = 0) {
+        struct cairn_holder h;
+        json_t *obj = NULL;
+        char *text = NULL;
+        int alive = -1;
+        size_t n;
+
+        if (!cairn_name_ok(e->d_name) || strstr(e->d_name, ".tmp."))
+            continue;
+        if (cairn_beneath_read(pins, e->d_name, MARKER_BYTES, &text, &n, NULL, NULL) == CAIRN_OK &&
+            cairn_checked_parse(&obj, text, n, e->d_name, NULL) == CAIRN_OK && cairn_holder_parse(&h, obj, e->d_name, NULL) == CAIRN_OK) {
+            alive = cairn_holder_alive(&h);
+            if (alive < 0 && r && r->alive)
+                alive = r->alive(r->arg, &h);
+        }
+        json_decref(obj);
+        free(text);
+        if (alive)
+            *pinned = 1;
+        else
+            unlinkat(dirfd(d), e->d_name, 0);
+    }
+    if (errno)
+        st = cairn_fail_errno(err, errno, "list %s", pins);
+out:
+    if (d)
+        closedir(d);
+    free(pins);
+    return st;
+}
+
+/* --- collection --- */
+
+/* Every a<digits> of the artefact. */
+static enum cairn_status remove_shards(const char *dir, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    DIR *d = opendir(dir);
+    struct dirent *e;
+    char *path = NULL;
+
+    if (!d)
+        return cairn_fail_errno(err, errno, "list %s", dir);
+    for (errno = 0; (e = readdir(d)); errno = 0) {
+        if (e->d_name[0] != 'a' || !e->d_name[1] || e->d_name[1 + strspn(e->d_name + 1, "0123456789")])
+            continue;
+        free(path);
+        if (!(path = cairn_path_join(dir, e->d_name)))
+            TRY(CAIRN_NOMEM(err));
+        TRY(cairn_tree_remove(path, err));
+    }
+    if (errno)
+        TRY(cairn_fail_errno(err, errno, "list %s", dir));
+    TRY(cairn_dir_sync(dir, err));
+out:
+    free(path);
+    closedir(d);
+    return st;
+}
+
+enum cairn_status cairn_artefact_collect(const char *dir, const struct cairn_retention *r, int *pinned, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *marker = cairn_path_join(dir, CAIRN_COLLECTED_NAME);
+    int held = 0;
+
+    if (pinned)
+        *pinned = 0;
+    if (!marker)
+        return CAIRN_NOMEM(err);
+    if (!cairn_artefact_collected(dir)) {
+        if (!cairn_artefact_committed(dir))
+            TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s: not committed, so there is nothing to collect", dir));
+        TRY(pinned_by_the_living(dir, r, &held, err));
+        if (!held) {
+            TRY(put_marker(dir, r ? r->reason : NULL, err));
+            st = pinned_by_the_living(dir, r, &held, err);
+            if (held || st != CAIRN_OK) { /* a reader came meanwhile: the marker goes, the data stay */
+                unlink(marker);
+                cairn_dir_sync(dir, NULL);
+                TRY(st);
+            }
+        }
+    }
+    if (held) {
+        if (pinned)
+            *pinned = 1;
+        goto out;
+    }
+    TRY(remove_shards(dir, err));
+out:
+    free(marker);
+    return st;
+}
+
+/* --- the plan --- */
+
+static int64_t last_kept(const struct cairn_retention *r)
+{
+    return r->keep < 0 ? INT64_MAX : r->keep < 1 ? 1 : r->keep;
+}
+
+static int every(const struct cairn_retention *r, int64_t step)
+{
+    return r->keep_every > 0 && step % r->keep_every == 0;
+}
+
+void cairn_retention_plan(const struct cairn_retention *r, const int64_t *step, int n, int *keep)
+{
+    for (int i = 0; i < n; i++) {
+        int64_t newer = 0;
+
+        for (int j = 0; j < n; j++)
+            newer += step[j] > step[i];
+        keep[i] = newer < last_kept(r) || every(r, step[i]);
+    }
+}
+
+/* 1: manifest and shards are as they should be; 0: not; the status is for what stands in the way of looking. */
+static enum cairn_status valid(const char *dir, int all_bytes, int *ok, struct cairn_error *err)
+{
+    struct cairn_manifest *m = NULL;
+    enum cairn_status st = cairn_manifest_load(&m, dir, err);
+
+    *ok = st == CAIRN_OK;
+    for (int i = 0; *ok && i < m->nshards; i++) {
+        const struct cairn_shard_entry *e = m->shards[i];
+        struct cairn_digest d = e->digest;
+        int64_t size = -1;
+        int fd = -1;
+
+        if (all_bytes) {
+            st = cairn_beneath_digest(dir, e->file, &d, &size, NULL, err);
+        } else if ((st = cairn_beneath_open(dir, e->file, &fd, &size, NULL, err)) == CAIRN_OK) {
+            close(fd);
+        }
+        *ok = st == CAIRN_OK && size == e->size && cairn_digest_equal(d, e->digest);
+    }
+    cairn_manifest_destroy(m);
+    return st == CAIRN_EAGAIN || st == CAIRN_ENOSPACE ? st : CAIRN_OK; /* stopped, or out of memory */
+}
+
+static int by_step(const void *a, const void *b)
+{
+    int64_t x = ((const struct cairn_generation *)a)->step, y = ((const struct cairn_generation *)b)->step;
+
+    return x < y ? 1 : x > y ? -1 : 0; /* newest first */
+}
+
+enum cairn_status cairn_retention_apply(const struct cairn_retention *r, const struct cairn_generation *gen, int n, int *collected,
+                                        struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_generation *g = malloc(((size_t)n + 1) * sizeof *g);
+    int64_t kept = 0;
+    int m = 0, first = 0, pinned, ok;
+
+    if (collected)
+        *collected = 0;
+    if (!g)
+        return CAIRN_NOMEM(err);
+    for (int i = 0; i < n; i++) { /* finish what was begun, leave out what is not there */
+        if (cairn_artefact_collected(gen[i].dir))
+            TRY(cairn_artefact_collect(gen[i].dir, r, NULL, err));
+        else if (cairn_artefact_committed(gen[i].dir))
+            g[m++] = gen[i];
+    }
+    qsort(g, (size_t)m, sizeof *g, by_step);
+    for (; first < m && kept < last_kept(r); first++) { /* the newest valid ones; damaged ones in between are left alone */
+        TRY(valid(g[first].dir, r->verify, &ok, err));
+        kept += ok;
+    }
+    if (m && !kept)
+        TRY(cairn_fail(err, CAIRN_EDATA, "none of %d generations is valid (the newest is %s): nothing is collected", m, g[0].dir));
+    for (int i = first; i < m; i++) {
+        if (every(r, g[i].step))
+            continue;
+        TRY(cairn_artefact_collect(g[i].dir, r, &pinned, err));
+        if (collected)
+            *collected += !pinned;
+    }
+out:
+    free(g);
+    return st;
+}

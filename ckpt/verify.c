@@ -1,0 +1,454 @@
+/* verify.c - see verify.h. One artefact at a time, one shard at a time, one block at a time. */
+#include "ckpt/verify.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/signals.h"
+#include "base/str.h"
+#include "ckpt/attempt.h"
+#include "ckpt/beneath.h"
+#include "ckpt/metadata.h"
+#include "ckpt/retention.h"
+
+#define DEPTH 16
+#define BLOCK ((int64_t)1 << 20)
+
+/* --- the walk --- */
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void free_names(char **v, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        free(v[i]);
+    free(v);
+}
+
+/* What belongs to the protocol of an artefact and holds no artefacts: a<N>, epoch, pin. */
+static int inner(const char *name)
+{
+    return !strcmp(name, "epoch") || !strcmp(name, "pin") || (name[0] == 'a' && name[1] && !name[1 + strspn(name + 1, "0123456789")]);
+}
+
+/* Names of the directories in `path`, sorted; links are none. */
+static enum cairn_status list_dirs(const char *path, int artefact, char ***out, size_t *n, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    DIR *d = opendir(path);
+    struct dirent *e;
+    char **v = NULL, **p;
+    struct stat sb;
+
+    *n = 0;
+    if (!d)
+        return cairn_fail_errno(err, errno, "list %s", path);
+    for (errno = 0; (e = readdir(d)); errno = 0) {
+        if (e->d_name[0] == '.' || (artefact && inner(e->d_name)) || fstatat(dirfd(d), e->d_name, &sb, AT_SYMLINK_NOFOLLOW) ||
+            !S_ISDIR(sb.st_mode))
+            continue;
+        if (!(p = realloc(v, (*n + 1) * sizeof *v)))
+            TRY(CAIRN_NOMEM(err));
+        v = p;
+        if (!(v[*n] = strdup(e->d_name)))
+            TRY(CAIRN_NOMEM(err));
+        ++*n;
+    }
+    if (errno)
+        TRY(cairn_fail_errno(err, errno, "list %s", path));
+    if (*n)
+        qsort(v, *n, sizeof *v, by_text);
+    *out = v;
+    v = NULL;
+out:
+    if (v)
+        free_names(v, *n);
+    closedir(d);
+    return st;
+}
+
+struct walk {
+    enum cairn_status (*fn)(void *arg, const struct cairn_artefact *a, struct cairn_error *err);
+    void *arg;
+};
+
+static enum cairn_status walk_dir(const struct walk *w, const char *dir, const char *path, int depth, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_artefact a = {.path = path, .dir = dir};
+    char **names = NULL, *sub = NULL, *subpath = NULL, *epoch = cairn_path_join(dir, "epoch");
+    int committed = cairn_artefact_committed(dir), collected = cairn_artefact_collected(dir);
+    size_t n = 0;
+
+    if (!epoch)
+        return CAIRN_NOMEM(err);
+    if (cairn_stop_requested())
+        TRY(cairn_fail(err, CAIRN_EAGAIN, "stopped at %s", dir));
+    if (depth > DEPTH)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: directories nested deeper than %d", dir, DEPTH));
+    if (committed || collected) { /* a marker without a manifest is for fn to complain about */
+        a.collected = collected;
+        TRY(w->fn(w->arg, &a, err));
+    }
+    TRY(list_dirs(dir, committed || collected || cairn_path_is_dir(epoch), &names, &n, err));
+    for (size_t i = 0; i < n; i++) {
+        free(sub);
+        free(subpath);
+        sub = cairn_path_join(dir, names[i]);
+        subpath = path[0] ? cairn_path_join(path, names[i]) : strdup(names[i]);
+        if (!sub || !subpath)
+            TRY(CAIRN_NOMEM(err));
+        TRY(walk_dir(w, sub, subpath, depth + 1, err));
+    }
+out:
+    free(sub);
+    free(subpath);
+    free(epoch);
+    free_names(names, names ? n : 0);
+    return st;
+}
+
+enum cairn_status cairn_artefact_walk(const char *root, enum cairn_status (*fn)(void *arg, const struct cairn_artefact *a, struct cairn_error *err),
+                                      void *arg, struct cairn_error *err)
+{
+    struct walk w = {fn, arg};
+
+    if (!cairn_path_is_dir(root))
+        return cairn_fail(err, CAIRN_EDATA, "%s: no such directory", root);
+    return walk_dir(&w, root, "", 0, err);
+}
+
+struct digest_walk {
+    enum cairn_status (*fn)(void *arg, const char *path, const struct cairn_manifest_head *head, struct cairn_error *err);
+    void *arg;
+};
+
+static enum cairn_status digest_one(void *arg, const struct cairn_artefact *a, struct cairn_error *err)
+{
+    const struct digest_walk *w = arg;
+    struct cairn_manifest_head head;
+    enum cairn_status st = cairn_manifest_head(&head, a->dir, err);
+
+    return st == CAIRN_OK ? w->fn(w->arg, a->path, &head, err) : st;
+}
+
+enum cairn_status cairn_digest_walk(const char *root,
+                                    enum cairn_status (*fn)(void *arg, const char *path, const struct cairn_manifest_head *head,
+                                                            struct cairn_error *err),
+                                    void *arg, struct cairn_error *err)
+{
+    struct digest_walk w = {fn, arg};
+
+    return cairn_artefact_walk(root, digest_one, &w, err);
+}
+
+/* --- verification --- */
+
+struct verify {
+    const struct cairn_verify_opts *opts;
+    struct cairn_verify_counts *counts;
+    const char *root;
+    struct cairn_error first; /* sentence of the first bad thing */
+    int64_t bad;
+};
+
+/* Failures that keep us from looking, rather than things that are bad. */
+static int hard(enum cairn_status st)
+{
+    return st == CAIRN_EAGAIN || st == CAIRN_ENOSPACE || st == CAIRN_EBUG;
+}
+
+static void tell(struct verify *v, const char *path, const char *text)
+{
+    if (!v->bad++)
+        cairn_fail(&v->first, CAIRN_EDATA, "%s", text);
+    v->counts->bad++;
+    if (v->opts && v->opts->bad)
+        v->opts->bad(v->opts->arg, path, text);
+}
+
+/* Takes a status in: bad things are told and forgiven, hard ones go up. */
+static enum cairn_status take(struct verify *v, const char *path, enum cairn_status st, const struct cairn_error *why,
+                              struct cairn_error *err)
+{
+    if (st == CAIRN_OK)
+        return CAIRN_OK;
+    if (hard(st)) {
+        cairn_fail(err, st, "%s", why->text);
+        return st;
+    }
+    tell(v, path, why->text);
+    return CAIRN_OK;
+}
+
+/* Tiles of one slice against table (NULL: none) and sum. */
+static enum cairn_status deep_slice(int fd, const char *path, const struct cairn_slice *s, const struct cairn_digest *table,
+                                    unsigned char *block, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_digest sum = {0, 0};
+    struct cairn_tiling t;
+
+    TRY(cairn_tiling_init(&t, s, path, err));
+    for (int64_t i = 0; i < t.tiles;) {
+        int64_t begin, at, len, n = 0, bytes = 0;
+
+        cairn_tiling_tile(&t, i, &begin);
+        while (i + n < t.tiles && (len = cairn_tiling_tile(&t, i + n, &at)) + bytes <= BLOCK) {
+            bytes += len;
+            n++;
+        }
+        if (cairn_stop_requested())
+            TRY(cairn_fail(err, CAIRN_EAGAIN, "stopped while reading %s", path));
+        TRY(cairn_fd_pread_all(fd, block, (size_t)bytes, s->at + begin, path, err));
+        for (int64_t k = 0, in = 0; k < n; k++) {
+            struct cairn_digest d = cairn_tiling_hash(&t, i + k, 1, block + in, NULL);
+
+            if (table && !cairn_digest_equal(d, table[s->first + i + k]))
+                TRY(cairn_fail(err, CAIRN_EDATA, "%s: tensor %s: tile %lld is not what the tile table says", path, s->name,
+                               (long long)(i + k)));
+            sum = cairn_digest_add(sum, d);
+            in += cairn_tiling_tile(&t, i + k, &at);
+        }
+        i += n;
+    }
+    if (!cairn_digest_equal(sum, s->sum))
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: tensor %s: its digest is not the manifest's", path, s->name));
+out:
+    return st;
+}
+
+static enum cairn_status deep_shard(struct verify *v, int fd, const char *path, const struct cairn_shard_entry *e, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_digest *table = NULL;
+    unsigned char *block = malloc((size_t)BLOCK);
+    struct cairn_error why;
+    char link[64];
+    size_t bytes = (size_t)e->tiles * sizeof *table;
+
+    if (!block)
+        TRY(CAIRN_NOMEM(err));
+    if (e->tiles) {
+        if (!(table = malloc(bytes)))
+            TRY(CAIRN_NOMEM(err));
+        TRY(cairn_fd_pread_all(fd, table, bytes, e->table_at, path, err));
+        if (!cairn_digest_equal(cairn_digest_bytes(table, bytes), e->table_digest))
+            TRY(take(v, path, CAIRN_EDATA, (cairn_fail(&why, CAIRN_EDATA, "%s: the digest of its tile table is not the manifest's", path), &why),
+                     err));
+    }
+    for (int i = 0; i < e->nslices; i++) {
+        st = deep_slice(fd, path, &e->slices[i], e->slices[i].first >= 0 ? table : NULL, block, &why);
+        TRY(take(v, path, st, &why, err));
+    }
+    /* the very file whose digest held, whatever its name stands for by now */
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    TRY(take(v, path, cairn_image_check(access(link, R_OK) ? path : link, e, &why), &why, err));
+out:
+    free(table);
+    free(block);
+    return st;
+}
+
+static enum cairn_status verify_shard(struct verify *v, const char *dir, const struct cairn_shard_entry *e, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *path = cairn_path_join(dir, e->file), text[600];
+    struct cairn_digest d;
+    struct cairn_error why;
+    int64_t size = 0;
+    int fd = -1;
+
+    if (!path)
+        return CAIRN_NOMEM(err);
+    v->counts->shards++;
+    st = cairn_beneath_open(dir, e->file, &fd, &size, NULL, &why);
+    if (st != CAIRN_OK) {
+        st = take(v, path, st, &why, err);
+        goto out;
+    }
+    if (size != e->size) {
+        snprintf(text, sizeof text, "%.300s: damaged: %lld bytes, the manifest says %lld", path, (long long)size, (long long)e->size);
+        tell(v, path, text);
+        goto out;
+    }
+    st = cairn_fd_digest(fd, size, path, &d, &why);
+    if (st != CAIRN_OK) {
+        st = take(v, path, st, &why, err);
+        goto out;
+    }
+    v->counts->bytes += size;
+    if (!cairn_digest_equal(d, e->digest)) {
+        snprintf(text, sizeof text, "%.300s: damaged: the digest of its %lld bytes is not the manifest's", path, (long long)size);
+        tell(v, path, text);
+        goto out;
+    }
+    if (v->opts && v->opts->deep) /* only now may HDF5 see it */
+        TRY(deep_shard(v, fd, path, e, err));
+out:
+    if (fd >= 0)
+        close(fd);
+    free(path);
+    return st;
+}
+
+/* Small checked files beside the shards: they no longer decide anything, but a damaged one is told. */
+static enum cairn_status verify_small(struct verify *v, const char *dir, const char *rel, int is_entry, struct cairn_error *err)
+{
+    enum cairn_status st;
+    struct cairn_shard_entry *e = NULL;
+    struct cairn_error why;
+    char *text = NULL, *path = cairn_path_join(dir, rel);
+    json_t *obj = NULL;
+    int missing = 0;
+    size_t n;
+
+    if (!path)
+        return CAIRN_NOMEM(err);
+    st = cairn_beneath_read(dir, rel, CAIRN_MANIFEST_MAX_BYTES, &text, &n, &missing, &why);
+    if (st == CAIRN_OK)
+        st = is_entry ? cairn_shard_entry_parse(&e, text, n, path, &why) : cairn_checked_parse(&obj, text, n, path, &why);
+    st = missing ? CAIRN_OK : take(v, path, st, &why, err);
+    cairn_shard_entry_free(e);
+    json_decref(obj);
+    free(text);
+    free(path);
+    return st;
+}
+
+/* "a/b/c" of proper names: a place below the root. */
+static int lineage_path_ok(const char *path)
+{
+    char name[129];
+
+    while (*path) {
+        size_t n = strcspn(path, "/");
+
+        if (n > 128)
+            return 0;
+        memcpy(name, path, n);
+        name[n] = 0;
+        if (!cairn_name_ok(name))
+            return 0;
+        path += n + (path[n] == '/');
+    }
+    return 1;
+}
+
+static enum cairn_status verify_lineage(struct verify *v, const char *dir, const struct cairn_manifest *m, struct cairn_error *err)
+{
+    for (int i = 0; i < m->ninputs; i++) {
+        const struct cairn_input *in = &m->inputs[i];
+        struct cairn_manifest_head head;
+        struct cairn_error why;
+        char *path, text[600];
+        enum cairn_status st;
+
+        if (cairn_starts_with(in->path, "file:"))
+            continue;
+        if (!lineage_path_ok(in->path)) {
+            snprintf(text, sizeof text, "%.200s: input \"%.200s\" is no place below the run", dir, in->path);
+            tell(v, dir, text);
+            continue;
+        }
+        if (!(path = cairn_path_join(v->root, in->path)))
+            return CAIRN_NOMEM(err);
+        st = cairn_manifest_head(&head, path, &why);
+        if (st == CAIRN_OK && !cairn_digest_equal(head.digest, in->digest)) {
+            snprintf(text, sizeof text, "%.200s: was made from another %.200s than is there", dir, in->path);
+            tell(v, dir, text);
+        } else if (st == CAIRN_ENOINPUT) {
+            snprintf(text, sizeof text, "%.200s: its input %.200s is not there", dir, in->path);
+            tell(v, dir, text);
+        } else if (hard(st)) {
+            free(path);
+            cairn_fail(err, st, "%s", why.text);
+            return st;
+        } /* a damaged one is told where it is verified itself */
+        free(path);
+    }
+    return CAIRN_OK;
+}
+
+static enum cairn_status verify_one(struct verify *v, const char *dir, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_manifest *m = NULL;
+    struct cairn_error why;
+    char *path = cairn_path_join(dir, CAIRN_MANIFEST_NAME), name[200];
+    int64_t before = v->counts->bytes;
+
+    if (!path)
+        return CAIRN_NOMEM(err);
+    v->counts->artefacts++;
+    st = cairn_manifest_load(&m, dir, &why);
+    if (st != CAIRN_OK) {
+        st = take(v, path, st, &why, err);
+        goto out;
+    }
+    v->counts->tensors += m->ntensors;
+    if (cairn_artefact_collected(dir)) {
+        v->counts->collected++;
+        TRY(verify_small(v, dir, CAIRN_COLLECTED_NAME, 0, err));
+    } else {
+        for (int i = 0; i < m->nshards; i++) {
+            const char *file = m->shards[i]->file;
+
+            TRY(verify_shard(v, dir, m->shards[i], err));
+            if (cairn_ends_with(file, ".h5") && snprintf(name, sizeof name, "%.*s.json", (int)strlen(file) - 3, file) < (int)sizeof name)
+                TRY(verify_small(v, dir, name, 1, err));
+        }
+    }
+    snprintf(name, sizeof name, "epoch/%lld", (long long)m->epoch);
+    TRY(verify_small(v, dir, name, 0, err));
+    if (v->opts && v->opts->deep && v->root)
+        TRY(verify_lineage(v, dir, m, err));
+    if (v->opts && v->opts->done)
+        v->opts->done(v->opts->arg, dir, v->counts->bytes - before);
+out:
+    cairn_manifest_destroy(m);
+    free(path);
+    return st;
+}
+
+static enum cairn_status verify_walked(void *arg, const struct cairn_artefact *a, struct cairn_error *err)
+{
+    return verify_one(arg, a->dir, err);
+}
+
+static enum cairn_status verdict(const struct verify *v, enum cairn_status st, struct cairn_error *err)
+{
+    if (st != CAIRN_OK || !v->bad)
+        return st;
+    return cairn_fail(err, CAIRN_EDATA, "%s", v->first.text);
+}
+
+enum cairn_status cairn_verify_tree(const char *root, const struct cairn_verify_opts *opts, struct cairn_verify_counts *counts,
+                                    struct cairn_error *err)
+{
+    struct cairn_verify_counts own = {0};
+    struct verify v = {.opts = opts, .counts = counts ? counts : &own, .root = root};
+    enum cairn_status st = cairn_artefact_walk(root, verify_walked, &v, err);
+
+    return verdict(&v, st, err);
+}
+
+enum cairn_status cairn_verify_artefact(const char *dir, const char *root, const struct cairn_verify_opts *opts,
+                                        struct cairn_verify_counts *counts, struct cairn_error *err)
+{
+    struct cairn_verify_counts own = {0};
+    struct verify v = {.opts = opts, .counts = counts ? counts : &own, .root = root};
+    enum cairn_status st = verify_one(&v, dir, err);
+
+    return verdict(&v, st, err);
+}
