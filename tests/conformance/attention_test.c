@@ -1,0 +1,506 @@
+/* attention_test.c - index, attention and attention_bwd: against the references, gradients against finite differences of an fp64
+ * formula, packed against paged, rows alone against together, threads, ties and NaN.
+ */
+#include "lab.h"
+
+/* A packed batch: lengths of sequences; queries are all positions, or the last `tail` of each. */
+struct batch {
+    int B, lengths[8], tail;
+    const char *why;
+};
+
+static const struct batch batches[] = {
+    {1, {1}, 1, "one token"},
+    {1, {70}, 70, "one sequence, all positions"},
+    {3, {5, 33, 40}, 40, "three sequences packed"},
+    {2, {130, 17}, 9, "last positions only, as a prompt cut in two"},
+    {4, {1, 2, 1, 65}, 1, "decode: one query each"},
+};
+
+struct setup {
+    int N, S, H, W, C, T;
+    int32_t start[8], pos[512], seq[512];
+    struct cairn_keys keys;
+    struct thing *rows;
+};
+
+static void make_batch(struct lab *l, const struct batch *b, int W, int pad, struct setup *s)
+{
+    s->N = s->S = 0;
+    for (int i = 0; i < b->B; i++) {
+        s->start[i] = s->S;
+        for (int p = b->lengths[i] > b->tail ? b->lengths[i] - b->tail : 0; p < b->lengths[i]; p++) {
+            s->seq[s->N] = i;
+            s->pos[s->N++] = p;
+        }
+        s->S += b->lengths[i];
+    }
+    s->W = W;
+    s->rows = thing_normal(l, thing_new(l, CAIRN_F32, pad, 2, s->S, W), 1);
+    s->keys = (struct cairn_keys){
+        .rows = s->rows->t,
+        .pos = thing_ints(l, thing_new(l, CAIRN_I32, 0, 1, s->N), s->pos)->t,
+        .seq = thing_ints(l, thing_new(l, CAIRN_I32, 0, 1, s->N), s->seq)->t,
+        .start = thing_ints(l, thing_new(l, CAIRN_I32, 0, 1, b->B), s->start)->t,
+    };
+}
+
+/* The same keys scattered over pages of `page` rows in a random order. */
+static struct cairn_keys paged(struct lab *l, const struct batch *b, const struct setup *s, int page)
+{
+    int P = 0, used = 0, order[256];
+    struct cairn_keys k = s->keys;
+    struct thing *rows, *pages;
+
+    for (int i = 0; i < b->B; i++) {
+        P = (b->lengths[i] + page - 1) / page > P ? (b->lengths[i] + page - 1) / page : P;
+        used += (b->lengths[i] + page - 1) / page;
+    }
+    assert_true(used < 250);
+    for (int i = 0; i < used + 2; i++)
+        order[i] = i;
+    for (int i = used + 1; i > 0; i--) {
+        int j = lab_int(l, 0, i), t = order[i];
+
+        order[i] = order[j];
+        order[j] = t;
+    }
+    rows = thing_new(l, CAIRN_F32, 1, 2, (used + 2) * page, s->W);
+    pages = thing_new(l, CAIRN_I32, 0, 2, b->B, P);
+    used = 0;
+    for (int i = 0; i < b->B; i++)
+        for (int p = 0; p < P; p++) {
+            int id = p * page < b->lengths[i] ? order[used++] : -7; /* entries that nobody may look at */
+
+            *thing_i(pages, i * P + p) = id;
+            for (int r = 0; r < page && p * page + r < b->lengths[i]; r++)
+                memcpy(thing_f(rows, (int64_t)(id * page + r) * s->W), thing_f(s->rows, (int64_t)(s->start[i] + p * page + r) * s->W),
+                       (size_t)s->W * sizeof(float));
+        }
+    thing_up(l, rows);
+    thing_up(l, pages);
+    k.rows = rows->t;
+    k.start.buf = NULL;
+    k.pages = pages->t;
+    k.page = page;
+    return k;
+}
+
+/* ---- index ------------------------------------------------------------------------------------------------------------------ */
+
+/* Is the choice right, up to what fp32 can tell apart? Every chosen score must reach the T-th best within the bound. */
+static void check_choice(struct lab *l, const struct setup *s, const struct thing *q, const struct thing *w, const struct thing *idx, int H,
+                         int D, int T, float scale)
+{
+    for (int n = 0; n < s->N; n++) {
+        double score[512], size[512];
+        int taken[512] = {0}, last = -1, count = 0;
+
+        for (int p = 0; p <= s->pos[n]; p++) {
+            score[p] = size[p] = 0;
+            for (int h = 0; h < H; h++) {
+                double dot = 0, mag = 0;
+
+                for (int d = 0; d < D; d++) {
+                    double term = (double)*thing_f(q, ((int64_t)n * H + h) * D + d) * *thing_f(s->rows, (int64_t)(s->start[s->seq[n]] + p) * D + d);
+
+                    dot += term;
+                    mag += fabs(term);
+                }
+                score[p] += *thing_f(w, (int64_t)n * H + h) * (dot > 0 ? dot * scale : 0);
+                size[p] += fabs(*thing_f(w, (int64_t)n * H + h)) * mag * scale;
+            }
+        }
+        for (int j = 0; j < T; j++) {
+            int i = *thing_i(idx, (int64_t)n * T + j);
+
+            if (i < 0) {
+                for (; j < T; j++)
+                    assert_int_equal(*thing_i(idx, (int64_t)n * T + j), -1);
+                break;
+            }
+            assert_true(i > last && i <= s->pos[n]);
+            last = i;
+            taken[i] = 1;
+            count++;
+        }
+        assert_int_equal(count, s->pos[n] + 1 < T ? s->pos[n] + 1 : T);
+        for (int p = 0; p <= s->pos[n]; p++)
+            for (int o = 0; o <= s->pos[n]; o++)
+                if (taken[p] && !taken[o] && score[o] > score[p] + (D + H + 4) * 0x1p-24 * (size[o] + size[p]))
+                    fail_msg("%s: row %d takes key %d (%.9g) and not %d (%.9g)", l->device, n, p, score[p], o, score[o]);
+    }
+}
+
+static void index_is_right(struct lab *l)
+{
+    static const int dims[][3] = {{1, 8, 4}, {4, 32, 16}, {9, 20, 7}, {2, 5, 64}};
+
+    for (size_t b = 0; b < sizeof batches / sizeof *batches; b++)
+        for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+            int H = dims[i][0], D = dims[i][1], T = dims[i][2];
+            struct setup s;
+            struct thing *q, *w, *one, *two;
+            struct cairn_index a;
+
+            make_batch(l, &batches[b], D, 2, &s);
+            q = thing_normal(l, thing_new(l, CAIRN_F32, 1, 3, s.N, H, D), 1);
+            w = thing_normal(l, thing_new(l, CAIRN_F32, 3, 2, s.N, H), 1);
+            one = thing_new(l, CAIRN_I32, 0, 2, s.N, T);
+            two = thing_like(l, one, 1);
+            a = (struct cairn_index){q->t, w->t, one->t, s.keys, 0.25f};
+            LAB_OK(l, l->fast->index(&l->c.stream, &a, &l->err));
+            thing_down(l, one);
+            check_choice(l, &s, q, w, one, H, D, T, a.scale);
+            a.idx = two->t;
+            LAB_OK(l, l->ref->index(&l->c.stream, &a, &l->err));
+            thing_down(l, two);
+            check_choice(l, &s, q, w, two, H, D, T, a.scale);
+            /* each row alone, from pages */
+            a.keys = paged(l, &batches[b], &s, 8);
+            memset(two->h, 0xff, two->bytes);
+            thing_up(l, two);
+            for (int n = 0; n < s.N; n++) {
+                struct cairn_index r = a;
+
+                r.q = cairn_tensor_slice(&a.q, 0, n, 1), r.w = cairn_tensor_slice(&a.w, 0, n, 1), r.idx = cairn_tensor_slice(&two->t, 0, n, 1);
+                r.keys.pos = cairn_tensor_slice(&a.keys.pos, 0, n, 1), r.keys.seq = cairn_tensor_slice(&a.keys.seq, 0, n, 1);
+                LAB_OK(l, l->fast->index(&l->c.stream, &r, &l->err));
+            }
+            thing_down(l, two);
+            lab_equal_bits(l, batches[b].why, two, one);
+            lab_clear(l);
+        }
+}
+
+/* Scores that are exact in fp32, many of them equal, and NaN: the choice is defined to the last key. */
+static void index_ties(struct lab *l)
+{
+    enum { S = 200, T = 24 };
+    struct batch b = {1, {S}, S, ""};
+    struct setup s;
+    struct thing *q, *w, *idx, *idx_ref;
+    struct cairn_index a;
+
+    make_batch(l, &b, 1, 0, &s);
+    for (int i = 0; i < S; i++)
+        *thing_f(s.rows, i) = i % 53 == 7 ? NAN : i % 31 == 3 ? -1.0f : (float)lab_int(l, 0, 5) - (i % 2 ? 0.0f : 1.0f);
+    thing_up(l, s.rows);
+    q = thing_new(l, CAIRN_F32, 0, 3, S, 1, 1);
+    w = thing_new(l, CAIRN_F32, 0, 2, S, 1);
+    for (int n = 0; n < S; n++)
+        *thing_f(q, n) = 1, *thing_f(w, n) = n % 3 == 0 ? 1.0f : n % 3 == 1 ? -1.0f : 0.0f; /* -0 and 0 are ties */
+    thing_up(l, q);
+    thing_up(l, w);
+    idx = thing_new(l, CAIRN_I32, 0, 2, S, T);
+    idx_ref = thing_like(l, idx, 1);
+    a = (struct cairn_index){q->t, w->t, idx->t, s.keys, 1.0f};
+    LAB_OK(l, l->fast->index(&l->c.stream, &a, &l->err));
+    a.idx = idx_ref->t;
+    LAB_OK(l, l->ref->index(&l->c.stream, &a, &l->err));
+    thing_down(l, idx);
+    thing_down(l, idx_ref);
+    lab_equal_bits(l, "ties", idx, idx_ref);
+    /* and against an order written down here: by score, then position */
+    for (int n = T; n < S; n++) {
+        float weight = *thing_f(w, n);
+        int better[S];
+
+        for (int p = 0; p <= n; p++) {
+            float v = *thing_f(s.rows, p), score = isnan(v) ? -INFINITY : weight * (v > 0 ? v : 0);
+
+            better[p] = 0;
+            for (int o = 0; o <= n; o++) {
+                float u = *thing_f(s.rows, o), other = isnan(u) ? -INFINITY : weight * (u > 0 ? u : 0);
+
+                better[p] += other > score || (other == score && o < p);
+            }
+        }
+        for (int p = 0, j = 0; p <= n; p++)
+            if (better[p] < T)
+                assert_int_equal(*thing_i(idx, (int64_t)n * T + j++), p);
+    }
+}
+
+/* ---- attention -------------------------------------------------------------------------------------------------------------- */
+
+static const int shapes[][4] = {/* H, W, C, T */ {1, 3, 2, 4}, {6, 40, 32, 16}, {4, 24, 16, 64}, {9, 70, 64, 21}, {2, 130, 129, 40}};
+
+/* A choice of keys: all when few, else a random ascending set of T. */
+static struct thing *random_choice(struct lab *l, const struct setup *s, int T)
+{
+    struct thing *idx = thing_new(l, CAIRN_I32, 0, 2, s->N, T);
+
+    for (int n = 0; n < s->N; n++) {
+        int left = s->pos[n] + 1 < T ? s->pos[n] + 1 : T, j = 0;
+
+        for (int p = 0; p <= s->pos[n]; p++)
+            if (lab_int(l, 0, s->pos[n] - p) < left) {
+                *thing_i(idx, (int64_t)n * T + j++) = p;
+                left--;
+            }
+        while (j < T)
+            *thing_i(idx, (int64_t)n * T + j++) = -1;
+    }
+    thing_up(l, idx);
+    return idx;
+}
+
+static void attention_is_right(struct lab *l)
+{
+    for (size_t b = 0; b < sizeof batches / sizeof *batches; b++)
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+            int H = shapes[i][0], W = shapes[i][1], C = shapes[i][2], T = shapes[i][3];
+            struct setup s;
+            struct thing *q, *o, *lse, *o2, *lse2, *idx;
+            struct cairn_attention a;
+
+            make_batch(l, &batches[b], W, i % 2 ? 3 : 0, &s);
+            q = thing_normal(l, thing_new(l, CAIRN_F32, 2, 3, s.N, H, W), 1);
+            idx = random_choice(l, &s, T);
+            o = thing_new(l, CAIRN_F32, 1, 3, s.N, H, C);
+            lse = thing_new(l, CAIRN_F32, 0, 2, s.N, H);
+            o2 = thing_like(l, o, 1);
+            lse2 = thing_like(l, lse, 1);
+            a = (struct cairn_attention){q->t, idx->t, o->t, lse->t, s.keys, 1 / sqrtf((float)W)};
+            LAB_OK(l, l->fast->attention(&l->c.stream, &a, &l->err));
+            thing_down(l, o);
+            thing_down(l, lse);
+            a.o = o2->t, a.lse = lse2->t;
+            LAB_OK(l, l->ref->attention(&l->c.stream, &a, &l->err));
+            thing_down(l, o2);
+            thing_down(l, lse2);
+            /* logits are below 8 in size with errors of W 2^-24 times that; e^l carries them into P, values are below 5 */
+            lab_near(l, batches[b].why, lse, lse2, 0x1p-22, (W + 4) * 0x1p-24 * 8);
+            lab_near(l, batches[b].why, o, o2, 0x1p-20, 5 * (W + T + 8) * 0x1p-24 * 8);
+            /* each row alone, from pages: the same bits */
+            a.keys = paged(l, &batches[b], &s, 16);
+            memset(o2->h, 0xff, o2->bytes);
+            thing_up(l, o2);
+            for (int n = 0; n < s.N; n++) {
+                struct cairn_attention r = a;
+
+                r.q = cairn_tensor_slice(&a.q, 0, n, 1), r.idx = cairn_tensor_slice(&a.idx, 0, n, 1);
+                r.o = cairn_tensor_slice(&o2->t, 0, n, 1), r.lse = cairn_tensor_slice(&lse2->t, 0, n, 1);
+                r.keys.pos = cairn_tensor_slice(&a.keys.pos, 0, n, 1), r.keys.seq = cairn_tensor_slice(&a.keys.seq, 0, n, 1);
+                LAB_OK(l, l->fast->attention(&l->c.stream, &r, &l->err));
+            }
+            thing_down(l, o2);
+            thing_down(l, lse2);
+            lab_equal_bits(l, batches[b].why, o2, o);
+            lab_equal_bits(l, batches[b].why, lse2, lse);
+            lab_clear(l);
+        }
+}
+
+struct grads {
+    struct thing *q, *idx, *o, *lse, *d_o, *dq, *dk;
+    struct cairn_attention_bwd a;
+};
+
+static void make_backward(struct lab *l, const struct setup *s, int H, int W, int C, int T, struct grads *g)
+{
+    struct cairn_attention f;
+
+    g->q = thing_normal(l, thing_new(l, CAIRN_F32, 2, 3, s->N, H, W), 1);
+    g->idx = random_choice(l, s, T);
+    g->o = thing_new(l, CAIRN_F32, 1, 3, s->N, H, C);
+    g->lse = thing_new(l, CAIRN_F32, 0, 2, s->N, H);
+    g->d_o = thing_normal(l, thing_new(l, CAIRN_F32, 3, 3, s->N, H, C), 1);
+    g->dq = thing_new(l, CAIRN_F32, 4, 3, s->N, H, W);
+    g->dk = thing_normal(l, thing_new(l, CAIRN_F32, 0, 2, s->S, W), 1);
+    f = (struct cairn_attention){g->q->t, g->idx->t, g->o->t, g->lse->t, s->keys, 1 / sqrtf((float)W)};
+    LAB_OK(l, l->fast->attention(&l->c.stream, &f, &l->err));
+    g->a = (struct cairn_attention_bwd){g->q->t, g->idx->t, g->o->t, g->lse->t, g->d_o->t, g->dq->t, g->dk->t, s->keys, f.scale};
+}
+
+static void backward_is_right(struct lab *l)
+{
+    for (size_t b = 0; b < sizeof batches / sizeof *batches; b++)
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+            int H = shapes[i][0], W = shapes[i][1], C = shapes[i][2], T = shapes[i][3];
+            struct setup s;
+            struct grads g;
+            struct thing *dq, *dk;
+
+            make_batch(l, &batches[b], W, i % 2 ? 3 : 0, &s);
+            make_backward(l, &s, H, W, C, T, &g);
+            dq = thing_like(l, g.dq, 1);
+            dk = thing_like(l, g.dk, 0);
+            for (int threads = 1; threads <= 3; threads += 2) {
+                struct thing *again = thing_like(l, dk, 0);
+                struct cairn_attention_bwd a = g.a;
+
+                a.dk = again->t;
+                l->c.backend->set_threads(l->c.dev, threads);
+                LAB_OK(l, l->fast->attention_bwd(&l->c.stream, &a, &l->err));
+                thing_down(l, again);
+                l->c.backend->set_threads(l->c.dev, 0);
+                if (threads == 1) {
+                    LAB_OK(l, l->fast->attention_bwd(&l->c.stream, &g.a, &l->err));
+                    thing_down(l, g.dk);
+                    thing_down(l, g.dq);
+                }
+                lab_equal_bits(l, "threads", again, g.dk);
+            }
+            g.a.dq = dq->t, g.a.dk = dk->t;
+            LAB_OK(l, l->ref->attention_bwd(&l->c.stream, &g.a, &l->err));
+            thing_down(l, dq);
+            thing_down(l, dk);
+            lab_near(l, batches[b].why, g.dq, dq, 0x1p-18, 0x1p-24 * 8 * (W + T) * sqrt(C) * 4);
+            lab_near(l, batches[b].why, g.dk, dk, 0x1p-18, 0x1p-24 * 8 * (W + T) * sqrt(C) * 4 * sqrt(s.N * H));
+            lab_clear(l);
+        }
+}
+
+/* An fp64 formula of its own: L = sum over n, h, c of d_o * o(q, k). */
+static double formula(const struct setup *s, int H, int W, int C, int T, double scale, const double *q, const double *k, const struct thing *idx,
+                      const struct thing *d_o)
+{
+    double L = 0;
+
+    for (int n = 0; n < s->N; n++)
+        for (int h = 0; h < H; h++) {
+            double e[64], Z = 0;
+            int count = 0;
+
+            for (; count < T && *thing_i(idx, (int64_t)n * T + count) >= 0; count++) {
+                const double *row = k + (s->start[s->seq[n]] + *thing_i(idx, (int64_t)n * T + count)) * W;
+                double dot = 0;
+
+                for (int w = 0; w < W; w++)
+                    dot += q[(n * H + h) * W + w] * row[w];
+                Z += e[count] = exp(scale * dot);
+            }
+            for (int j = 0; j < count; j++)
+                for (int c = 0; c < C; c++)
+                    L += e[j] / Z * k[(s->start[s->seq[n]] + *thing_i(idx, (int64_t)n * T + j)) * W + c] *
+                         *thing_f(d_o, ((int64_t)n * H + h) * C + c);
+        }
+    return L;
+}
+
+static void backward_is_the_derivative(struct lab *l)
+{
+    enum { H = 3, W = 7, C = 5, T = 6 };
+    struct batch b = {2, {9, 6}, 9, ""};
+    struct setup s;
+    struct grads g;
+    double q[15 * H * W], k[15 * W], step = 1e-5;
+    struct thing *zero;
+
+    make_batch(l, &b, W, 0, &s);
+    make_backward(l, &s, H, W, C, T, &g);
+    zero = thing_like(l, g.dk, 0);
+    memset(zero->h, 0, zero->bytes);
+    thing_up(l, zero);
+    g.a.dk = zero->t;
+    LAB_OK(l, l->fast->attention_bwd(&l->c.stream, &g.a, &l->err));
+    thing_down(l, zero);
+    thing_down(l, g.dq);
+    for (int i = 0; i < s.N * H * W; i++)
+        q[i] = *thing_f(g.q, i);
+    for (int i = 0; i < s.S * W; i++)
+        k[i] = *thing_f(s.rows, i);
+    for (int i = 0; i < s.N * H * W + s.S * W; i++) {
+        double *x = i < s.N * H * W ? q + i : k + i - s.N * H * W, was = *x, up, down, got;
+
+        *x = was + step;
+        up = formula(&s, H, W, C, T, g.a.scale, q, k, g.idx, g.d_o);
+        *x = was - step;
+        down = formula(&s, H, W, C, T, g.a.scale, q, k, g.idx, g.d_o);
+        *x = was;
+        got = i < s.N * H * W ? *thing_f(g.dq, i) : *thing_f(zero, i - s.N * H * W);
+        if (fabs((up - down) / (2 * step) - got) > 2e-5 + 1e-5 * fabs(got))
+            fail_msg("%s: gradient %d is %.8g, the derivative %.8g", l->device, i, got, (up - down) / (2 * step));
+    }
+}
+
+/* Runs of rows (what is kept between the passes is bounded): many queries, many keys. */
+static void backward_in_runs(struct lab *l)
+{
+    enum { H = 8, W = 20, C = 16, T = 512, L = 2600 };
+    int32_t *pos = malloc(L * sizeof *pos), *seq = calloc(L, sizeof *seq), start = 0;
+    struct thing *rows, *q, *idx, *o, *lse, *d_o, *dq, *dk, *dq2, *dk2;
+    struct cairn_attention f;
+    struct cairn_attention_bwd a;
+
+    if (!strcmp(l->device, "guard")) {
+        free(pos);
+        free(seq);
+        return;
+    }
+    for (int n = 0; n < L; n++)
+        pos[n] = n;
+    rows = thing_normal(l, thing_new(l, CAIRN_F32, 0, 2, L, W), 1);
+    q = thing_normal(l, thing_new(l, CAIRN_F32, 0, 3, L, H, W), 1);
+    d_o = thing_normal(l, thing_new(l, CAIRN_F32, 0, 3, L, H, C), 1);
+    idx = thing_new(l, CAIRN_I32, 0, 2, L, T);
+    for (int n = 0; n < L; n++)
+        for (int j = 0; j < T; j++)
+            *thing_i(idx, (int64_t)n * T + j) = n < T ? (j <= n ? j : -1) : (int)((int64_t)j * (n + 1) / T);
+    thing_up(l, idx);
+    o = thing_new(l, CAIRN_F32, 0, 3, L, H, C);
+    lse = thing_new(l, CAIRN_F32, 0, 2, L, H);
+    dq = thing_new(l, CAIRN_F32, 0, 3, L, H, W);
+    dk = thing_new(l, CAIRN_F32, 0, 2, L, W);
+    memset(dk->h, 0, dk->bytes);
+    thing_up(l, dk);
+    dq2 = thing_like(l, dq, 1);
+    dk2 = thing_like(l, dk, 0);
+    f = (struct cairn_attention){q->t, idx->t, o->t, lse->t, {.rows = rows->t}, 0.2f};
+    f.keys.pos = thing_ints(l, thing_new(l, CAIRN_I32, 0, 1, L), pos)->t;
+    f.keys.seq = thing_ints(l, thing_new(l, CAIRN_I32, 0, 1, L), seq)->t;
+    f.keys.start = thing_ints(l, thing_new(l, CAIRN_I32, 0, 1, 1), &start)->t;
+    LAB_OK(l, l->fast->attention(&l->c.stream, &f, &l->err));
+    a = (struct cairn_attention_bwd){q->t, idx->t, o->t, lse->t, d_o->t, dq->t, dk->t, f.keys, f.scale};
+    LAB_OK(l, l->fast->attention_bwd(&l->c.stream, &a, &l->err));
+    a.dq = dq2->t, a.dk = dk2->t;
+    LAB_OK(l, l->ref->attention_bwd(&l->c.stream, &a, &l->err));
+    thing_down(l, dq), thing_down(l, dq2), thing_down(l, dk), thing_down(l, dk2);
+    lab_near(l, "dq", dq, dq2, 0x1p-16, 1e-4);
+    lab_near(l, "dk", dk, dk2, 0x1p-16, 1e-3);
+    free(pos);
+    free(seq);
+}
+
+static void refusals(struct lab *l)
+{
+    struct batch b = {1, {20}, 20, ""};
+    struct setup s;
+    struct grads g;
+    struct cairn_attention f;
+
+    make_batch(l, &b, 8, 0, &s);
+    make_backward(l, &s, 2, 8, 6, 5, &g);
+    f = (struct cairn_attention){g.q->t, g.idx->t, g.o->t, g.lse->t, s.keys, 1};
+    *thing_i(g.idx, 3) = 19; /* position 0 does not see 19 */
+    thing_up(l, g.idx);
+    assert_int_equal(l->fast->attention(&l->c.stream, &f, &l->err), CAIRN_EBUG);
+    assert_int_equal(l->fast->attention_bwd(&l->c.stream, &g.a, &l->err), CAIRN_EBUG);
+    assert_int_equal(l->ref->attention(&l->c.stream, &f, &l->err), CAIRN_EBUG);
+    f.keys.rows = cairn_tensor_slice(&s.keys.rows, 0, 0, 19); /* the last key is missing */
+    assert_int_equal(l->fast->attention(&l->c.stream, &f, &l->err), CAIRN_EBUG);
+    g.a.keys = paged(l, &b, &s, 4);
+    assert_int_equal(l->fast->attention_bwd(&l->c.stream, &g.a, &l->err), CAIRN_EBUG);
+}
+
+ON_EACH_DEVICE(index_is_right)
+ON_EACH_DEVICE(index_ties)
+ON_EACH_DEVICE(attention_is_right)
+ON_EACH_DEVICE(backward_is_right)
+ON_EACH_DEVICE(backward_is_the_derivative)
+ON_EACH_DEVICE(backward_in_runs)
+ON_EACH_DEVICE(refusals)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(index_is_right_test),      cmocka_unit_test(index_ties_test),
+        cmocka_unit_test(attention_is_right_test),  cmocka_unit_test(backward_is_right_test),
+        cmocka_unit_test(backward_is_the_derivative_test), cmocka_unit_test(backward_in_runs_test),
+        cmocka_unit_test(refusals_test),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
