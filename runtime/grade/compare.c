@@ -267,12 +267,25 @@ static int same_collection(struct cairn_compare *c, struct item a, struct item b
 
 /* --- intervals ------------------------------------------------------------------------------------------------------------ */
 
-static int is_infinity(const struct cairn_node *x, int negative)
+/* +1: \infty, -1: -\infty, 0: anything else. Infinities are compared as they stand and never computed with. */
+static int infinity_sign(struct item a)
 {
-    if (negative)
-        return (x->kind == NODE_NEG && is_infinity(x->kid[0], 0)) ||
-               (x->kind == NODE_ADD && x->n == 1 && x->op[0] == '-' && is_infinity(x->kid[0], 0));
-    return x->kind == NODE_SYM && strcmp(x->s, "infty") == 0;
+    struct cairn_node *x = a.x;
+    int minus;
+
+    if (x->kind == NODE_SYM)
+        return strcmp(x->s, "infty") == 0;
+    if (x->kind == NODE_NEG)
+        return -infinity_sign(kid_of(a, 0));
+    if (x->kind != NODE_ADD || x->n != 1)
+        return 0;
+    minus = x->op[0] == '-' || (x->op[0] == 'p' && a.sign < 0) || (x->op[0] == 'm' && a.sign > 0);
+    return minus ? -infinity_sign(kid_of(a, 0)) : infinity_sign(kid_of(a, 0));
+}
+
+static int is_infinity(struct cairn_node *x, int negative)
+{
+    return infinity_sign(item(x, 1, 0)) == (negative ? -1 : 1);
 }
 
 struct bounds {
@@ -583,6 +596,8 @@ static int same(struct cairn_compare *c, struct item a, struct item b)
         return x == y && same_words(a.x->s, b.x->s) ? 1 : differ(c, "other words");
     if (holds_matrix(a.x) || holds_matrix(b.x))
         return same_matrix(c, a, b);
+    if (infinity_sign(a) || infinity_sign(b))
+        return infinity_sign(a) == infinity_sign(b) ? 1 : differ(c, "another value");
     return same_value(c, value(c, a), value(c, b));
 }
 

@@ -41,6 +41,8 @@ static struct cairn_value *symbol(struct cairn_algebra *alg, const char *name)
 {
     if (strcmp(name, "i") == 0)
         return cairn_value_i(alg);
+    if (strcmp(name, "infty") == 0) /* compared as it stands (compare.c), never computed with */
+        return cairn_value_none(alg, CAIRN_VALUE_UNDEFINED);
     return cairn_value_symbol(alg, name, strcmp(name, "pi") == 0 || strcmp(name, "e") == 0);
 }
 

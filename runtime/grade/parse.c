@@ -565,6 +565,14 @@ static struct cairn_node *parse_bare_argument(struct parser *ps)
     return k.n == 1 ? k.kid[0] : node(ps, NODE_MUL, first, k.kid, k.op, k.n);
 }
 
+static int is_minus_one(const struct cairn_node *x)
+{
+    const struct cairn_node *one = x->n == 1 ? x->kid[0] : NULL;
+
+    return one && one->kind == NODE_NUM && strcmp(one->s, "1") == 0 && !one->exp10 && !one->big_exp &&
+           (x->kind == NODE_NEG || (x->kind == NODE_ADD && x->op[0] == '-'));
+}
+
 static struct cairn_node *parse_function(struct parser *ps)
 {
     int first = ps->at;
@@ -580,6 +588,19 @@ static struct cairn_node *parse_function(struct parser *ps)
     }
     if (accept(ps, '^') && !(power = parse_exponent(ps)))
         return NULL;
+    if (power && power->kind != NODE_NUM && power->kind != NODE_SYM) { /* sin^{-1} is the inverse function */
+        static const char *const inverse[][2] = {{"sin", "arcsin"}, {"cos", "arccos"}, {"tan", "arctan"}};
+        int known = 0;
+
+        for (size_t i = 0; i < sizeof inverse / sizeof *inverse && !known; i++)
+            if (strcmp(name, inverse[i][0]) == 0 && is_minus_one(power)) {
+                name = inverse[i][1];
+                known = 1;
+            }
+        if (!known)
+            return fail(ps, CAIRN_PARSE_NOT_MATH);
+        power = NULL;
+    }
     if (is_ch(peek(ps, 0), '(') || is_ch(peek(ps, 0), '['))
         kid[0] = parse_brackets(ps); /* sin(x)^2 is the square of sin(x) */
     else if (is_ch(peek(ps, 0), '{'))

@@ -43,10 +43,17 @@ struct cairn_grader_process {
 
 /* --- the child ---------------------------------------------------------------------------------------------------------- */
 
-static void ignore_group_signals(void)
+/* The program's handlers are not ours: a crash must kill, and what goes to whole process groups must not. */
+static void own_signals(void)
 {
     static const int group[] = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP, SIGPIPE};
+    sigset_t none;
 
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    for (int s = 1; s < NSIG; s++)
+        if (s != SIGKILL && s != SIGSTOP)
+            signal(s, SIG_DFL);
     for (size_t i = 0; i < sizeof group / sizeof *group; i++)
         signal(group[i], SIG_IGN);
 }
@@ -94,8 +101,6 @@ static void child_main(int fd, pid_t parent, const struct cairn_grader_limits *l
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(0);
-    ignore_group_signals();
-    signal(SIGXCPU, SIG_DFL);
     setrlimit(RLIMIT_CORE, &no_core);
     if (LIMIT_MEMORY)
         setrlimit(RLIMIT_AS, &memory);
@@ -280,8 +285,7 @@ static void keeper_main(int up, pid_t parent, const struct cairn_grader_limits *
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(0);
-    ignore_group_signals();
-    signal(SIGCHLD, SIG_DFL); /* not ignored: waitpid must find the child */
+    own_signals(); /* the child inherits them */
     prctl(PR_SET_NAME, "cairn-grader");
     for (;;) {
         struct cairn_frame_header h;
