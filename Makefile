@@ -12,6 +12,7 @@ WARN    := -Wall -Wextra -Wvla -Wshadow -Wstrict-prototypes -Wmissing-prototypes
 NUM     := -ffp-contract=off -fno-math-errno -fno-trapping-math
 ifeq ($(SAN),1)
 OPT     := -O1 -g -fsanitize=address,undefined -fno-omit-frame-pointer
+LDFLAGS += -fsanitize=address,undefined
 B       := build-san
 endif
 
@@ -101,10 +102,12 @@ endif
 TEST_SRC := $(wildcard tests/runtime/*/*_test.c tests/kernels/*_test.c tests/ckpt/*_test.c tests/conformance/*_test.c \
                        tests/stages/*_test.c tests/tools/*_test.c)
 TESTS    := $(foreach t,$(TEST_SRC),$(B)/tests/$(basename $(notdir $(t))))
+BATS     := $(wildcard tests/*.bats)
 test_room = $(if $(filter tests/runtime/%,$(1)),$(word 3,$(subst /, ,$(1))),$(if $(filter tests/kernels/% tests/conformance/%,$(1)),kernels,$(if $(filter tests/ckpt/%,$(1)),ckpt,all)))
 
 .DEFAULT_GOAL := all
-.PHONY: all check-needed demo test bench bench-demo lint format info clean help bootstrap
+.PHONY: all check-needed demo test test-programs bench bench-demo lint format info clean help bootstrap FORCE
+FORCE:
 
 all: check-needed $(PROGRAMS) $(BACKENDS)
 
@@ -117,6 +120,11 @@ $(B)/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(EXTRA) -c $< -o $@
 
+# The version goes into one object, which is made anew when it changes.
+$(B)/obj/version: FORCE
+	@mkdir -p $(@D)
+	@echo '$(VERSION)' | cmp -s - $@ || echo '$(VERSION)' >$@
+$(B)/obj/runtime/base/build.o: $(B)/obj/version
 $(B)/obj/runtime/base/build.o: CPPFLAGS += -DCAIRN_VERSION='"$(VERSION)"'
 
 define room_rule
@@ -167,8 +175,56 @@ $(B)/tests/fixture_check: $(B)/obj/tests/fixture_check.o $(call lib,$(LINK_all))
 .SECONDARY:
 .SECONDEXPANSION:
 
+# --- goals for people ------------------------------------------------------------------------------------------------
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+RUN  ?= $(B)/runs/tiny
+SUB  := $(MAKE) --no-print-directory -j$(JOBS) B=$(B)
+
 bootstrap:
 	tools/bootstrap
+
+# What is probed above may only be there after the installation: so these goals start make anew.
+demo: bootstrap
+	@$(SUB) --silent info all
+	$(B)/bin/cairn run recipes/tiny.yaml --run "$(RUN)"
+	$(B)/bin/cairn inspect "$(RUN)"
+
+bench-demo: bootstrap
+	@$(SUB) --silent all
+	for seed in 1 2 3; do $(B)/bin/cairn run recipes/tiny.yaml --run "$(RUN)-seed$$seed" run.seed=$$seed || exit; done
+	$(B)/bin/cairn inspect "$(RUN)-seed1" "$(RUN)-seed2" "$(RUN)-seed3"
+
+test-programs: all $(TESTS) $(B)/tests/fixture_check
+
+test: bootstrap
+	@$(SUB) --silent test-programs
+	@rm -rf $(B)/tap
+	CAIRN_BUILD=$(B) CAIRN_TAP=$(B)/tap prove -j$(JOBS) -e tests/tap $(BATS) $(TESTS)
+
+bench: bootstrap
+	@$(SUB) --silent all
+	$(B)/bin/cairn bench
+
+lint:
+	shellcheck tools/bootstrap tests/tap tests/tally .ci/run
+	@for f in $$(git ls-files '*.c'); do \
+		clang -fsyntax-only $(STD) $(WARN) -Werror -I. -Iruntime $(CF_ckpt) $(CF_text) $(CF_grade) $(CF_recipe) $(call pc_cflags,$(MPI_PC)) \
+			-fopenmp -DCAIRN_ISA='"x"' -Wno-unknown-warning-option $$f || exit 1; done
+	@echo "lint: clean"
+
+help:
+	@echo "make             build everything into $(B)/ ($(B)/bin/cairn and the four stages)"
+	@echo "make demo        install what is missing, build, run recipes/tiny.yaml to the end, show what came out (RUN=DIR: where)"
+	@echo "make test        install what is missing, build, run every test that this machine can run"
+	@echo "make bench       measure this machine and this build"
+	@echo "make bench-demo  the demo with three seeds, and the means"
+	@echo "make lint        shellcheck, and clang's warnings as errors"
+	@echo "make bootstrap   only install what is missing (Debian, Ubuntu; needs root)"
+	@echo "make info        what was found on this machine"
+	@echo "make clean       remove what was made"
+	@echo "Variables: CC, JOBS, RUN, SAN=1 (address and undefined-behaviour sanitizers, into build-san); config.mk may set them"
+	@echo "Example:"
+	@echo "  make demo RUN=/tmp/tiny"
 
 info:
 	@echo "cairn $(VERSION) | $(ARCH) | CPU back-ends: $(CPU_ISAS) | CUDA $(if $(filter 1,$(CUDA)),yes,no) | MPI $(if $(MPI_PC),$(MPI_PC),no) | HDF5 $(if $(HDF5_PC),$(HDF5_PC) $(shell pkg-config --modversion $(HDF5_PC) 2>/dev/null),no)"
