@@ -106,8 +106,7 @@ BATS     := $(wildcard tests/*.bats)
 test_room = $(if $(filter tests/runtime/%,$(1)),$(word 3,$(subst /, ,$(1))),$(if $(filter tests/kernels/% tests/conformance/%,$(1)),kernels,$(if $(filter tests/ckpt/%,$(1)),ckpt,all)))
 
 .DEFAULT_GOAL := all
-.PHONY: all check-needed demo test test-programs bench bench-demo lint format info clean help bootstrap FORCE
-FORCE:
+.PHONY: all check-needed demo test test-programs bench bench-demo lint format info clean help bootstrap
 
 all: check-needed $(PROGRAMS) $(BACKENDS)
 
@@ -120,11 +119,6 @@ $(B)/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(EXTRA) -c $< -o $@
 
-# The version goes into one object, which is made anew when it changes.
-$(B)/obj/version: FORCE
-	@mkdir -p $(@D)
-	@echo '$(VERSION)' | cmp -s - $@ || echo '$(VERSION)' >$@
-$(B)/obj/runtime/base/build.o: $(B)/obj/version
 $(B)/obj/runtime/base/build.o: CPPFLAGS += -DCAIRN_VERSION='"$(VERSION)"'
 
 define room_rule
