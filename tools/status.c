@@ -138,14 +138,12 @@ static enum cairn_status status_make(const struct cairn_run *run, json_t **out, 
     enum cairn_status st = CAIRN_OK;
     struct cairn_link *chain = NULL, *first = NULL;
     json_t *rows = json_array(), *o = NULL;
-    struct cairn_error held = {0};
-    struct cairn_lock *lock = NULL;
+    char holder[400] = "";
     int64_t steps_done = 0;
     int n = 0, locked;
 
     TRY(cairn_run_chain(run, &chain, &n, err));
-    locked = cairn_lock_take(&lock, run->dir, &held) == CAIRN_EAGAIN;
-    cairn_lock_drop(lock);
+    locked = cairn_lock_held(run->dir, holder, sizeof holder);
     for (int i = 0; i < n; i++) {
         int done = cairn_link_done(run, &chain[i]);
 
@@ -153,7 +151,7 @@ static enum cairn_status status_make(const struct cairn_run *run, json_t **out, 
             first = &chain[i];
         if (done && chain[i].stage == CAIRN_STAGE_SYNC && chain[i].step > steps_done)
             steps_done = chain[i].step;
-        if (json_array_append_new(rows, row_make(run, &chain[i], done, first, locked, held.text)))
+        if (json_array_append_new(rows, row_make(run, &chain[i], done, first, locked, holder)))
             TRY(CAIRN_NOMEM(err));
     }
     o = json_pack("{s:s, s:I, s:I, s:O}", "run", run->dir, "steps_done", (json_int_t)steps_done, "steps_total",

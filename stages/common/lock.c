@@ -9,32 +9,47 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
+
+/* Who only looks (cairn_lock_held) holds it for an instant: so somebody who takes it tries for a while before giving up. */
+#define TRIES 20
+#define PAUSE_S 0.01
 
 struct cairn_lock {
     int fd;
 };
+
+/* The holder's line into text: "host h pid 1". */
+static void holder_read(int fd, char *text, size_t n)
+{
+    ssize_t got = pread(fd, text, n - 1, 0);
+
+    text[got > 0 ? got : 0] = 0;
+    text[strcspn(text, "\n")] = 0;
+    if (!text[0])
+        snprintf(text, n, "not named yet");
+}
 
 enum cairn_status cairn_lock_take(struct cairn_lock **out, const char *dir, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     char *path = cairn_path_join(dir, ".lock"), text[400], host[256] = "";
     int fd = -1, n;
-    ssize_t got;
 
     if (!path)
         return CAIRN_NOMEM(err);
     fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (fd < 0)
         TRY(cairn_fail_errno(err, errno, "open %s", path));
-    if (flock(fd, LOCK_EX | LOCK_NB)) {
+    for (int i = 0; flock(fd, LOCK_EX | LOCK_NB); i++) {
         if (errno != EWOULDBLOCK)
             TRY(cairn_fail_errno(err, errno, "lock %s", path));
-        got = pread(fd, text, sizeof text - 1, 0);
-        text[got > 0 ? got : 0] = 0;
-        text[strcspn(text, "\n")] = 0;
-        TRY(cairn_fail(err, CAIRN_EAGAIN, "%s: somebody else is at work here (%s); run again when it has ended", dir,
-                       text[0] ? text : "not named yet"));
+        if (i == TRIES) {
+            holder_read(fd, text, sizeof text);
+            TRY(cairn_fail(err, CAIRN_EAGAIN, "%s: somebody else is at work here (%s); run again when it has ended", dir, text));
+        }
+        cairn_sleep_s(PAUSE_S);
     }
     gethostname(host, sizeof host - 1);
     n = snprintf(text, sizeof text, "host %s pid %ld\n", host, (long)getpid());
@@ -59,4 +74,19 @@ void cairn_lock_drop(struct cairn_lock *l)
         close(l->fd);
         free(l);
     }
+}
+
+int cairn_lock_held(const char *dir, char *text, size_t n)
+{
+    char *path = cairn_path_join(dir, ".lock");
+    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1, held = 0;
+
+    if (fd >= 0) {
+        held = flock(fd, LOCK_SH | LOCK_NB) && errno == EWOULDBLOCK;
+        if (held)
+            holder_read(fd, text, n);
+        close(fd);
+    }
+    free(path);
+    return held;
 }

@@ -7,6 +7,8 @@
 #ifndef CAIRN_STAGES_COMMON_LOCK_H
 #define CAIRN_STAGES_COMMON_LOCK_H
 
+#include <stddef.h>
+
 #include "base/status.h"
 
 struct cairn_lock;
@@ -14,5 +16,7 @@ struct cairn_lock;
 /* CAIRN_EAGAIN naming host and pid if somebody else holds it. dir must exist. */
 enum cairn_status cairn_lock_take(struct cairn_lock **out, const char *dir, struct cairn_error *err);
 void cairn_lock_drop(struct cairn_lock *l); /* NULL is fine */
+/* 1: somebody holds it, and text (n bytes) says who; 0: nobody. Changes nothing; who takes the lock at this moment waits a little. */
+int cairn_lock_held(const char *dir, char *text, size_t n);
 
 #endif

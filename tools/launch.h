@@ -1,0 +1,19 @@
+/* launch.h - start a stage executable for one link of a run on this machine and wait for it.
+ *
+ * One process, or under mpirun where the stage's layout has several ranks. The stage dies with its parent (PR_SET_PDEATHSIG), so that
+ * kill -9 of the parent leaves nobody at work. A stop that is requested (base/signals.h) meanwhile is passed on as SIGTERM, to the
+ * stage's process group.
+ */
+#ifndef CAIRN_TOOLS_LAUNCH_H
+#define CAIRN_TOOLS_LAUNCH_H
+
+#include "stages/common/run.h"
+
+/* Ranks that the recipe's layout gives the link's stage. */
+int64_t cairn_launch_ranks(const struct cairn_run *run, const struct cairn_link *l);
+
+/* CAIRN_OK: the link is committed. Else the stage's exit code, with a sentence that names step and stage: CAIRN_EAGAIN when it stopped early,
+ * CAIRN_EBUG when a signal ended it, when its code is none of ours, or when it said done and committed nothing. quiet: no progress. */
+enum cairn_status cairn_launch(const struct cairn_run *run, const struct cairn_link *l, int quiet, struct cairn_error *err);
+
+#endif
