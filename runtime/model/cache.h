@@ -31,7 +31,8 @@ int cairn_cache_fork(struct cairn_cache *c, int slot);       /* a new slot that 
 void cairn_cache_free(struct cairn_cache *c, int slot);      /* drops its references */
 void cairn_cache_reset(struct cairn_cache *c);
 /* Room for n more positions of slot: takes pages, lowest number first, copies a shared last page. *fits = 0 (and nothing changed)
- * when pages are short. Keys written into positions that were reserved before a fork are seen by both. Beyond max_length: CAIRN_EBUG. */
+ * when pages are short. All positions of a slot must have been run (their keys written) before it, or a fork of it, is extended, if
+ * they share pages: the copy is made here. Beyond max_length: CAIRN_EBUG. */
 enum cairn_status cairn_cache_extend(struct cairn_cache *c, int slot, int64_t n, int *fits, struct cairn_error *err);
 int64_t cairn_cache_length(const struct cairn_cache *c, int slot); /* positions reserved so far */
 int cairn_cache_free_pages(const struct cairn_cache *c);

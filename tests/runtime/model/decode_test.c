@@ -10,6 +10,7 @@
 struct sequence {
     int32_t id[MAX_LEN];
     int64_t len, at;     /* at: next position to run through the cache */
+    int64_t written;     /* positions whose keys are there: those of earlier calls */
     int slot, group;     /* sequences of one group share their first `shared` tokens */
     int64_t shared;
     float *packed;       /* [len] log-probabilities of the packed forward, row i: of token i + 1 */
@@ -107,7 +108,7 @@ static void run_cached(struct world *w, struct cairn_cache *cache, int max_piece
             if (s->slot < 0) {
                 if (s == head)
                     s->slot = cairn_cache_slot(cache);
-                else if (head->at == s->shared && head->slot >= 0) { /* forked while the head stands at the end of the prompt */
+                else if (head->written == s->shared && head->slot >= 0) { /* while the head stands at the end of the prompt */
                     s->slot = cairn_cache_fork(cache, head->slot);
                     s->at = s->shared;
                 }
@@ -122,7 +123,7 @@ static void run_cached(struct world *w, struct cairn_cache *cache, int max_piece
                 int waiting = 0;
 
                 for (int j = 0; j < w->n; j++)
-                    waiting |= w->s[j].group == s->group && w->s[j].slot < 0;
+                    waiting |= w->s[j].group == s->group && w->s[j].slot == -1;
                 if (waiting)
                     continue;
             }
@@ -150,12 +151,14 @@ static void run_cached(struct world *w, struct cairn_cache *cache, int max_piece
             w->unequal += memcmp(&h[i], &row[i].s->packed[row[i].at], sizeof(float)) != 0;
         w->tokens += n;
         free(h);
+        for (int i = 0; i < w->n; i++)
+            w->s[i].written = w->s[i].at;
         for (int i = 0; i < w->n; i++) /* slots of finished sequences go at random times; pages are used again */
             if (w->s[i].at == w->s[i].len && w->s[i].slot >= 0 && tiny_draw(&w->rng, 2)) {
                 int needed = 0;
 
                 for (int j = 0; j < w->n; j++)
-                    needed |= w->s[j].group == i && w->s[j].slot < 0 && w->s[j].at < w->s[j].len;
+                    needed |= w->s[j].group == i && w->s[j].slot == -1;
                 if (!needed) {
                     cairn_cache_free(cache, w->s[i].slot);
                     w->s[i].slot = -2;
