@@ -288,6 +288,15 @@ static int is_infinity(struct cairn_node *x, int negative)
     return infinity_sign(item(x, 1, 0)) == (negative ? -1 : 1);
 }
 
+/* \mathbb{R}, (-\infty, \infty) */
+static int is_reals(struct cairn_node *x)
+{
+    if (x->kind == NODE_SYM)
+        return strcmp(x->s, "BR") == 0;
+    return x->kind == NODE_TUPLE && x->n == 2 && x->a == '(' && x->b == ')' && is_infinity(x->kid[0], 1) &&
+           is_infinity(x->kid[1], 0);
+}
+
 struct bounds {
     struct cairn_node *low, *high; /* NULL: none */
     int low_closed, high_closed;
@@ -580,6 +589,8 @@ static int same(struct cairn_compare *c, struct item a, struct item b)
         return same_collection(c, a, b);
     if (x == NODE_UNION || y == NODE_UNION)
         return same_union(c, a, b);
+    if (is_reals(a.x) && is_reals(b.x))
+        return 1;
     if (x == NODE_TUPLE || y == NODE_TUPLE) {
         if (x != y || a.x->a != b.x->a || a.x->b != b.x->b)
             return differ(c, x != y ? "not of the same form" : "other brackets");

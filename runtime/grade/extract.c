@@ -129,14 +129,46 @@ static size_t box_at(const char *p, size_t n)
 struct open_brace {
     size_t content; /* where a box's content begins; 0: not a box */
     size_t start;
+    size_t chain; /* where the first of a row of boxes begins; start if it stands alone */
 };
 
-/* Last balanced box in text[from, n), one pass. out->p stays NULL if there is none; *opened says if any box began. */
+#define GAP_BYTES_MAX 48
+
+/* Is p[0, n) nothing but what stands between the members of a list: a comma, "or", "and", with blanks and delimiters? */
+static int is_list_gap(const char *p, size_t n)
+{
+    static const char *const link[] = {",", ";", "\\text{or}", "\\text{ or }", "\\text{and}", "\\text{ and }", "or", "and"};
+    static const char *const filler[] = {"$", "\\(", "\\)", "\\,", "\\;", "\\ ", "\\quad", "~", "*"};
+    size_t i = 0;
+    int links = 0;
+
+    if (n > GAP_BYTES_MAX)
+        return 0;
+    while (i < n) {
+        size_t len = blank_at(p + i, n - i);
+
+        for (size_t k = 0; !len && k < sizeof filler / sizeof *filler; k++)
+            if (n - i >= strlen(filler[k]) && memcmp(p + i, filler[k], strlen(filler[k])) == 0)
+                len = strlen(filler[k]);
+        for (size_t k = 0; !len && k < sizeof link / sizeof *link; k++)
+            if (n - i >= strlen(link[k]) && memcmp(p + i, link[k], strlen(link[k])) == 0) {
+                len = strlen(link[k]);
+                links++;
+            }
+        if (!len)
+            return 0;
+        i += len;
+    }
+    return links > 0;
+}
+
+/* Last balanced box in text[from, n), one pass. out->p stays NULL if there is none; *opened says if any box began. Boxes
+ * in a row ("\\boxed{2} or \\boxed{3}") are one answer, all of them: several candidates are not the last one. */
 static enum cairn_status last_box(const char *text, size_t from, size_t n, struct cairn_span *out, int *opened,
                                   struct cairn_error *err)
 {
     struct open_brace *stack = NULL;
-    size_t depth = 0, cap = 0, best = 0;
+    size_t depth = 0, cap = 0, best = 0, closed = 0, closed_chain = 0; /* end and chain of the box that closed last */
     int found = 0;
     enum cairn_status st = CAIRN_OK;
 
@@ -155,7 +187,9 @@ static enum cairn_status last_box(const char *text, size_t from, size_t n, struc
                 stack = grown;
                 cap = more;
             }
-            stack[depth].start = i;
+            stack[depth].start = stack[depth].chain = i;
+            if (box && closed && is_list_gap(text + closed, i - closed))
+                stack[depth].chain = closed_chain;
             stack[depth++].content = box ? i + box : 0;
             *opened |= box != 0;
             i += box ? box : 1;
@@ -164,11 +198,17 @@ static enum cairn_status last_box(const char *text, size_t from, size_t n, struc
         } else {
             if (text[i] == '}' && depth > 0) {
                 depth--;
-                if (stack[depth].content && (!found || stack[depth].start > best)) {
-                    found = 1;
-                    best = stack[depth].start;
-                    out->p = text + stack[depth].content;
-                    out->n = i - stack[depth].content;
+                if (stack[depth].content) {
+                    const struct open_brace *b = &stack[depth];
+
+                    closed = i + 1;
+                    closed_chain = b->chain;
+                    if (!found || b->start > best) {
+                        found = 1;
+                        best = b->start;
+                        out->p = text + (b->chain < b->start ? b->chain : b->content);
+                        out->n = (size_t)(text + i + (b->chain < b->start) - out->p);
+                    }
                 }
             }
             i++;

@@ -703,13 +703,13 @@ static const char *const not_units[] = {
     "sin",       "cos",     "tan",     "log",       "ln",         "exp",        "the",         "a",        "an",
     "it",        "answer",  "choice",  "x",         "y",          "z",          "n",           "k",        "one",
     "two",       "three",   "four",    "five",      "six",        "seven",      "eight",       "nine",     "ten",
-    "rather",    "equals",  "equal",   "solution",  "solutions",  "twice",      "double",      "triple",   "each",
-    "all",       "both",    "neither", "either",
+    "rather",    "equals",  "equal",   "solution",  "solutions",  "twice",      "am",          "pm",       "noon",
+    "midnight",  "double",  "triple",  "each",      "all",        "both",       "neither",     "either",
 };
-static const char *const short_units[] = {"cm",   "mm",  "km",  "kg",    "mg",      "ml",  "mL",  "ft",      "in",     "lb",
-                                          "lbs",  "oz",  "mi",  "mph",   "kmh",     "hr",  "hrs", "min",     "mins",   "sec",
-                                          "secs", "yd",  "yds", "am",    "pm",      "sq",  "cu",  "nm",      "kW",     "kWh",
-                                          "Hz",   "kHz", "MHz", "cents", "dollars", "usd", "USD", "degrees", "percent"};
+static const char *const short_units[] = {"cm",   "mm",    "km",      "kg",  "mg",  "ml",      "mL",     "ft",  "in",   "lb",
+                                          "lbs",  "oz",    "mi",      "mph", "kmh", "hr",      "hrs",    "min", "mins", "sec",
+                                          "secs", "yd",    "yds",     "sq",  "cu",  "nm",      "kW",     "kWh", "Hz",   "kHz",
+                                          "MHz",  "cents", "dollars", "usd", "USD", "degrees", "percent"};
 static const char one_letter_units[] = "mgshLlJNW";
 
 static int word_is_unit(const char *w, size_t n)
