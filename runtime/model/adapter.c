@@ -273,11 +273,13 @@ static enum cairn_status choose(const struct cairn_param_table *base, const char
     return CAIRN_OK;
 }
 
+/* A whole alpha is written as an integer: so it comes back from any JSON text. */
 static json_t *spec_json(const struct cairn_adapter_spec *spec)
 {
-    json_t *o = json_pack("{s:i, s:f, s:b}", "r", spec->rank, "lora_alpha", spec->alpha, "use_rslora", spec->use_rslora != 0);
+    double a = spec->alpha;
 
-    return o;
+    return json_pack("{s:i, s:o, s:b}", "r", spec->rank, "lora_alpha", a == floor(a) && a < 1e15 ? json_integer((json_int_t)a) : json_real(a),
+                     "use_rslora", spec->use_rslora != 0);
 }
 
 enum cairn_status cairn_adapter_create(struct cairn_adapter *a, const struct cairn_param_table *base, const struct cairn_model_config *c,
