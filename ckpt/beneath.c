@@ -28,9 +28,12 @@ static int component(const char **rel, char out[129])
 
 int cairn_beneath_ok(const char *rel)
 {
+    size_t n = strlen(rel);
     char name[129];
 
-    return component(&rel, name) && (!*rel || (component(&rel, name) && !*rel && rel[-1] != '/'));
+    if (!n || rel[n - 1] == '/')
+        return 0;
+    return component(&rel, name) && (!*rel || (component(&rel, name) && !*rel));
 }
 
 static enum cairn_status cannot(const char *dir, const char *rel, int errnum, int *missing, struct cairn_error *err)

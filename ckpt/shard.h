@@ -4,7 +4,8 @@
  *   - HDF5, latest format, no time stamps: equal content gives equal bytes. One contiguous dataset per tensor in the
  *     root group, allocated early, never filled, no filters; alignment 4 KiB for what is 64 KiB or larger.
  *   - Types are little-endian: f32, f64, i32, i64, u8 as usual; bf16, f16, f8e4m3 are floating-point types of their own
- *     (size, sign, exponent and mantissa fields set), so that tools print numbers.
+ *     (size, sign, exponent and mantissa fields set), so that tools print numbers (HDF5 knows no format without infinity: it
+ *     shows e4m3 above 240 as nan; the bytes are right).
  *   - Attributes of a dataset: `global_shape` int64 [ndim] and `offset` int64 [ndim] (not on scalars); `each` string on
  *     a stack (tiles.h).
  *   - Dataset `.tiles` uint64 [tiles, 2] (low word, high word), absent with no_tiles: the digests of all tiles, tensor
