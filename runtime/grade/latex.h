@@ -71,10 +71,6 @@ enum cairn_tok_result { CAIRN_TOK_OK = 0, CAIRN_TOK_TOO_LONG, CAIRN_TOK_NOMEM };
 /* Outer delimiters, an outer box and trailing punctuation are gone from the result. */
 enum cairn_tok_result cairn_latex_tokens(struct cairn_arena *arena, const char *p, size_t n, struct cairn_toks *out);
 
-/* The tokens with units taken out: words of units behind a number, at the end or before a separator. Returns 1 if that
- * changed anything; *out is a new list in the arena (NULL tokens: no memory). */
-int cairn_latex_without_units(struct cairn_arena *arena, const struct cairn_toks *in, struct cairn_toks *out);
-
 /* One spelling: the same for token lists that differ in blanks, wrappers and command synonyms only. */
 void cairn_latex_canonical(const struct cairn_toks *in, struct cairn_str *out);
 

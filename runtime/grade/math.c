@@ -10,6 +10,7 @@
 #include "grade/extract.h"
 #include "grade/latex.h"
 #include "grade/parse.h"
+#include "grade/units.h"
 #include "grade/value.h"
 
 #define ANSWER_BYTES_MAX 32768
