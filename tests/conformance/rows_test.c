@@ -1,0 +1,285 @@
+/* rows_test.c - rows, embed_bwd, axpby, cast, and the two of the optimiser: adamw, sumsq. */
+#include "lab.h"
+
+static void rows(struct lab *l)
+{
+    static const struct {
+        enum cairn_dtype from, to;
+        int s, t, n, d, pad, src_index, dst_index;
+        const char *why;
+    } cases[] = {
+        {CAIRN_F32, CAIRN_F32, 9, 5, 5, 7, 2, 1, 0, "gather"},       {CAIRN_F32, CAIRN_F32, 5, 40, 5, 16, 1, 0, 1, "scatter, as a cache is written"},
+        {CAIRN_BF16, CAIRN_F32, 50, 33, 33, 20, 0, 1, 0, "embedding"}, {CAIRN_F32, CAIRN_F32, 30, 30, 11, 33, 3, 1, 1, "pages copied"},
+        {CAIRN_F32, CAIRN_F32, 6, 6, 6, 5, 1, 0, 0, "plain copy"},    {CAIRN_F32, CAIRN_F32, 6, 6, 0, 5, 0, 1, 1, "none"},
+        {CAIRN_BF16, CAIRN_BF16, 8, 8, 3, 5, 1, 1, 1, "bf16"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int reference = 0; reference < 2; reference++) {
+            int n = cases[i].n, d = cases[i].d;
+            struct thing *src = thing_normal(l, thing_new(l, cases[i].from, cases[i].pad, 2, cases[i].s, d), 1), *dst = thing_new(l, cases[i].to, cases[i].pad, 2, cases[i].t, d);
+            struct thing *from = thing_new(l, CAIRN_I32, 0, 1, n), *to = thing_new(l, CAIRN_I32, 0, 1, n), *before;
+            struct cairn_rows a = {.src = src->t, .dst = dst->t};
+            const struct cairn_ops *ops = reference ? l->ref : l->fast;
+
+            for (int r = 0; r < n; r++)
+                *thing_i(from, r) = lab_int(l, 0, cases[i].s - 1), *thing_i(to, r) = (r * 7 + 3) % cases[i].t; /* 7 and the sizes have no common factor */
+            thing_up(l, from), thing_up(l, to);
+            if (cases[i].src_index)
+                a.src_index = from->t;
+            if (cases[i].dst_index)
+                a.dst_index = to->t;
+            before = thing_like(l, dst, 0);
+            LAB_OK(l, ops->rows(&l->c.stream, &a, &l->err));
+            thing_down(l, dst);
+            for (int t = 0; t < cases[i].t; t++) {
+                int hit = -1;
+
+                for (int r = 0; r < n; r++)
+                    if ((cases[i].dst_index ? *thing_i(to, r) : r) == t)
+                        hit = cases[i].src_index ? *thing_i(from, r) : r;
+                for (int k = 0; k < d; k++) {
+                    double got = thing_value(dst, t * d + k), want = hit < 0 ? thing_value(before, t * d + k) : thing_value(src, hit * d + k);
+
+                    assert_true(got == want || (isnan(got) && isnan(want)));
+                }
+            }
+            if (n && cases[i].src_index) {
+                *thing_i(from, 0) = cases[i].s;
+                thing_up(l, from);
+                assert_int_equal(ops->rows(&l->c.stream, &a, &l->err), CAIRN_EBUG);
+                *thing_i(from, 0) = -1;
+                thing_up(l, from);
+                assert_int_equal(ops->rows(&l->c.stream, &a, &l->err), CAIRN_EBUG);
+            }
+            lab_clear(l);
+        }
+}
+
+static void embedding(struct lab *l)
+{
+    enum { N = 300, D = 70, V = 12 };
+    struct thing *ids = thing_new(l, CAIRN_I32, 0, 1, N), *dy = thing_normal(l, thing_new(l, CAIRN_F32, 1, 2, N, D), 1), *t = thing_normal(l, thing_new(l, CAIRN_F32, 2, 2, V, D), 1);
+    struct thing *ref = thing_like(l, t, 0), *three = thing_like(l, t, 0);
+    struct cairn_embed_bwd a = {ids->t, dy->t, t->t};
+    float want[V * D];
+
+    for (int n = 0; n < N; n++)
+        *thing_i(ids, n) = lab_int(l, 0, V - 2);
+    thing_up(l, ids);
+    for (int i = 0; i < V * D; i++)
+        want[i] = *thing_f(t, i);
+    for (int n = 0; n < N; n++)
+        for (int d = 0; d < D; d++)
+            want[*thing_i(ids, n) * D + d] += *thing_f(dy, n * D + d);
+    LAB_OK(l, l->fast->embed_bwd(&l->c.stream, &a, &l->err));
+    thing_down(l, t);
+    for (int i = 0; i < V * D; i++)
+        assert_memory_equal(thing_f(t, i), &want[i], sizeof(float));
+    a.dtable = ref->t;
+    LAB_OK(l, l->ref->embed_bwd(&l->c.stream, &a, &l->err));
+    thing_down(l, ref);
+    lab_equal_bits(l, "reference", ref, t);
+    a.dtable = three->t;
+    l->c.backend->set_threads(l->c.dev, 3);
+    LAB_OK(l, l->fast->embed_bwd(&l->c.stream, &a, &l->err));
+    l->c.backend->set_threads(l->c.dev, 0);
+    thing_down(l, three);
+    lab_equal_bits(l, "threads", three, t);
+    *thing_i(ids, 7) = V;
+    thing_up(l, ids);
+    assert_int_equal(l->fast->embed_bwd(&l->c.stream, &a, &l->err), CAIRN_EBUG);
+}
+
+static void axpby(struct lab *l)
+{
+    for (int pad = 0; pad < 3; pad++)
+        for (int k = 0; k < 3; k++) {
+            struct thing *x = thing_normal(l, thing_new(l, CAIRN_F32, pad, 3, 5, 9, 31), 1), *y = thing_normal(l, thing_new(l, CAIRN_F32, pad ? pad + 1 : 0, 3, 5, 9, 31), 1);
+            struct thing *z = thing_like(l, y, 0), *before = thing_like(l, y, 0);
+            struct cairn_axpby a = {x->t, y->t, k == 1 ? -0.5f : 1, k == 2 ? 0 : k == 1 ? 2 : 1};
+
+            if (k == 2) { /* y holds nothing that counts */
+                memset(y->h, 0xff, y->bytes), memset(z->h, 0xff, z->bytes);
+                thing_up(l, y), thing_up(l, z);
+            }
+            LAB_OK(l, l->fast->axpby(&l->c.stream, &a, &l->err));
+            a.y = z->t;
+            LAB_OK(l, l->ref->axpby(&l->c.stream, &a, &l->err));
+            thing_down(l, y), thing_down(l, z);
+            for (int i = 0; i < 5 * 9 * 31; i++) {
+                float want = k == 0 ? *thing_f(x, i) + *thing_f(before, i) : k == 1 ? -0.5f * *thing_f(x, i) + 2 * *thing_f(before, i) : *thing_f(x, i);
+
+                assert_true(*thing_f(y, i) == want);
+                assert_true(fabsf(*thing_f(z, i) - want) <= fabsf(want) * 0x1p-22f + 0x1p-22f);
+            }
+            a.y = a.x; /* y may be x */
+            a.b = 0;
+            LAB_OK(l, l->fast->axpby(&l->c.stream, &a, &l->err));
+            lab_clear(l);
+        }
+}
+
+static void casts(struct lab *l)
+{
+    static const struct {
+        uint32_t f32;
+        uint16_t bf16, f16;
+        const char *why;
+    } exact[] = {
+        {0x3f800000, 0x3f80, 0x3c00, "1"},
+        {0x3f808000, 0x3f80, 0x3c04, "a tie of bf16 goes to even, down"},
+        {0x3f818000, 0x3f82, 0x3c0c, "a tie of bf16 goes to even, up"},
+        {0x3f801000, 0x3f80, 0x3c00, "a tie of f16 goes to even, down"},
+        {0x3f803000, 0x3f80, 0x3c02, "a tie of f16 goes to even, up"},
+        {0x7f7fffff, 0x7f80, 0x7c00, "overflow"},
+        {0x477fefff, 0x4780, 0x7bff, "just below the f16 overflow"},
+        {0x477ff000, 0x4780, 0x7c00, "the f16 overflow tie"},
+        {0x33800000, 0x3380, 0x0001, "the smallest f16"},
+        {0x33000000, 0x3300, 0x0000, "half of it: a tie, to even"},
+        {0x33000001, 0x3300, 0x0001, "a hair more"},
+        {0x387fc000, 0x3880, 0x03ff, "the largest subnormal f16"},
+        {0x387fe000, 0x3880, 0x0400, "rounds into the normals"},
+        {0x80000000, 0x8000, 0x8000, "-0"},
+        {0xff800000, 0xff80, 0xfc00, "-inf"},
+        {0x00000001, 0x0000, 0x0000, "the smallest float"},
+    };
+    enum { N = sizeof exact / sizeof *exact };
+    struct thing *x = thing_new(l, CAIRN_F32, 0, 1, N), *b = thing_new(l, CAIRN_BF16, 0, 1, N), *h = thing_new(l, CAIRN_F16, 0, 1, N), *y = thing_new(l, CAIRN_F32, 0, 1, N);
+
+    for (int i = 0; i < N; i++)
+        memcpy(thing_f(x, i), &exact[i].f32, 4);
+    thing_up(l, x);
+    for (int reference = 0; reference < 2; reference++) {
+        const struct cairn_ops *ops = reference ? l->ref : l->fast;
+        struct cairn_cast a = {x->t, b->t, -1};
+
+        LAB_OK(l, ops->cast(&l->c.stream, &a, &l->err));
+        a.dst = h->t;
+        LAB_OK(l, ops->cast(&l->c.stream, &a, &l->err));
+        thing_down(l, b), thing_down(l, h);
+        for (int i = 0; i < N; i++) {
+            if (((uint16_t *)b->h)[i] != exact[i].bf16 || ((uint16_t *)h->h)[i] != exact[i].f16)
+                fail_msg("%s: %s: %04x %04x", l->device, exact[i].why, ((uint16_t *)b->h)[i], ((uint16_t *)h->h)[i]);
+        }
+        a = (struct cairn_cast){x->t, y->t, CAIRN_BF16}; /* a published weight held as f32 */
+        LAB_OK(l, ops->cast(&l->c.stream, &a, &l->err));
+        thing_down(l, y);
+        for (int i = 0; i < N; i++)
+            assert_true(thing_value(y, i) == thing_value(b, i));
+        a = (struct cairn_cast){h->t, y->t, -1};
+        LAB_OK(l, ops->cast(&l->c.stream, &a, &l->err));
+        a = (struct cairn_cast){y->t, b->t, -1};
+        LAB_OK(l, ops->cast(&l->c.stream, &a, &l->err));
+    }
+    /* every f16 to f32 and back */
+    lab_clear(l);
+    h = thing_new(l, CAIRN_F16, 0, 1, 65536);
+    b = thing_like(l, h, 1);
+    y = thing_new(l, CAIRN_F32, 0, 1, 65536);
+    for (int i = 0; i < 65536; i++)
+        ((uint16_t *)h->h)[i] = (uint16_t)i;
+    thing_up(l, h);
+    {
+        struct cairn_cast up = {h->t, y->t, -1}, down = {y->t, b->t, -1}, in_place = {y->t, y->t, CAIRN_F16};
+
+        LAB_OK(l, l->fast->cast(&l->c.stream, &up, &l->err));
+        LAB_OK(l, l->fast->cast(&l->c.stream, &in_place, &l->err));
+        LAB_OK(l, l->fast->cast(&l->c.stream, &down, &l->err));
+        thing_down(l, b), thing_down(l, y);
+        for (int i = 0; i < 65536; i++) {
+            int e = (i >> 10) & 31, m = i & 1023;
+            double want = (i & 0x8000 ? -1 : 1) * (e ? ldexp(1 + m / 1024.0, e - 15) : ldexp(m, -24));
+
+            if (e == 31 && m)
+                assert_true(isnan(*thing_f(y, i)));
+            else
+                assert_true(((uint16_t *)b->h)[i] == i && (e == 31 || *thing_f(y, i) == want));
+        }
+    }
+}
+
+static void adamw(struct lab *l)
+{
+    static const int sizes[] = {0, 1, 17, 9001};
+
+    for (int i = 0; i < 4; i++) {
+        int n = sizes[i];
+        struct thing *p = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, n), 1), *g = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, n), 1), *m = thing_new(l, CAIRN_F32, 0, 1, n), *v, *q, *m2, *v2;
+        struct cairn_adamw a = {.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_scale = 0.25f};
+
+        memset(m->h, 0, m->bytes);
+        thing_up(l, m);
+        v = thing_like(l, m, 0), m2 = thing_like(l, m, 0), v2 = thing_like(l, m, 0), q = thing_like(l, p, 0);
+        for (int t = 1; t <= 3; t++) {
+            a.t = t;
+            a.p = p->t, a.g = g->t, a.m = m->t, a.v = v->t;
+            LAB_OK(l, l->fast->adamw(&l->c.stream, &a, &l->err));
+            a.p = q->t, a.m = m2->t, a.v = v2->t;
+            LAB_OK(l, l->ref->adamw(&l->c.stream, &a, &l->err));
+        }
+        thing_down(l, p), thing_down(l, q), thing_down(l, m), thing_down(l, m2), thing_down(l, v), thing_down(l, v2);
+        lab_near(l, "m", m, m2, 12 * 0x1p-24, 1e-9);
+        lab_near(l, "v", v, v2, 12 * 0x1p-24, 1e-12);
+        lab_near(l, "p", p, q, 4 * 0x1p-24, 3 * 0.01 * 40 * 0x1p-24);
+        /* by hand: constant gradient means m/(1-b1^t) = g, v/(1-b2^t) = g^2, steps of lr */
+        if (n == 1) {
+            struct cairn_adamw one = a;
+
+            one.p = p->t, one.m = m->t, one.v = v->t, one.weight_decay = 0, one.t = 4;
+            memcpy(q->h, p->h, 4);
+            LAB_OK(l, l->fast->adamw(&l->c.stream, &one, &l->err));
+            thing_down(l, p);
+            assert_true(fabs(*thing_f(p, 0) - *thing_f(q, 0) + 0.01 * (*thing_f(g, 0) > 0 ? 1 : -1)) < 1e-6);
+            one.t = 0;
+            assert_int_equal(l->fast->adamw(&l->c.stream, &one, &l->err), CAIRN_EBUG);
+        }
+        lab_clear(l);
+    }
+}
+
+static void sumsq(struct lab *l)
+{
+    static const int sizes[] = {0, 1, 4096, 4097, 50001};
+
+    for (int i = 0; i < 5; i++) {
+        struct thing *x = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, sizes[i]), 1), *out = thing_new(l, CAIRN_F64, 0, 1, 1), *ref = thing_like(l, out, 1);
+        struct cairn_sumsq a = {x->t, out->t};
+
+        LAB_OK(l, l->fast->sumsq(&l->c.stream, &a, &l->err));
+        a.out = ref->t;
+        LAB_OK(l, l->ref->sumsq(&l->c.stream, &a, &l->err));
+        thing_down(l, out), thing_down(l, ref);
+        lab_equal_bits(l, "blocks in order", out, ref);
+        if (sizes[i]) {
+            *thing_f(x, sizes[i] - 1) = INFINITY;
+            thing_up(l, x);
+            LAB_OK(l, l->fast->sumsq(&l->c.stream, &a, &l->err));
+            thing_down(l, ref);
+            assert_true(isinf(thing_value(ref, 0)));
+            *thing_f(x, sizes[i] / 2) = NAN;
+            thing_up(l, x);
+            LAB_OK(l, l->fast->sumsq(&l->c.stream, &a, &l->err));
+            thing_down(l, ref);
+            assert_true(isnan(thing_value(ref, 0)));
+        }
+        lab_clear(l);
+    }
+}
+
+ON_EACH_DEVICE(rows)
+ON_EACH_DEVICE(embedding)
+ON_EACH_DEVICE(axpby)
+ON_EACH_DEVICE(casts)
+ON_EACH_DEVICE(adamw)
+ON_EACH_DEVICE(sumsq)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_test),  cmocka_unit_test(embedding_test), cmocka_unit_test(axpby_test),
+        cmocka_unit_test(casts_test), cmocka_unit_test(adamw_test),     cmocka_unit_test(sumsq_test),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
