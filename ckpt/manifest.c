@@ -213,6 +213,24 @@ out:
     return st;
 }
 
+static int to_name(const void *key, const void *item)
+{
+    return strcmp(key, ((const struct cairn_tensor_entry *)item)->name);
+}
+
+/* By its own name only. */
+static const struct cairn_tensor_entry *find_tensor(const struct cairn_manifest *m, const char *name)
+{
+    return m->ntensors ? bsearch(name, m->tensors, (size_t)m->ntensors, sizeof *m->tensors, to_name) : NULL;
+}
+
+const struct cairn_tensor_entry *cairn_manifest_find(const struct cairn_manifest *m, const char *name)
+{
+    const char *target = json_string_value(json_object_get(m->aliases, name));
+
+    return find_tensor(m, target ? target : name);
+}
+
 static enum cairn_status logical(struct cairn_manifest *m, const char *where, struct cairn_error *err)
 {
     struct cairn_str s = {0};
@@ -230,8 +248,7 @@ static enum cairn_status logical(struct cairn_manifest *m, const char *where, st
     json_object_foreach(m->aliases, alias, target) {
         const char *name = json_string_value(target);
 
-        if (!cairn_tensor_name_ok(alias) || !name || json_object_get(m->aliases, name) || !cairn_manifest_find(m, name) ||
-            (cairn_manifest_find(m, alias) && strcmp(cairn_manifest_find(m, alias)->name, name))) {
+        if (!cairn_tensor_name_ok(alias) || find_tensor(m, alias) || !name || !find_tensor(m, name)) {
             cairn_str_free(&s);
             return cairn_fail(err, CAIRN_EDATA, "%s: alias %.64s does not stand for a tensor", where, alias);
         }
@@ -248,20 +265,6 @@ enum cairn_status cairn_manifest_seal(struct cairn_manifest *m, const char *wher
     enum cairn_status st = put_together(m, where, err);
 
     return st == CAIRN_OK ? logical(m, where, err) : st;
-}
-
-static int to_name(const void *key, const void *item)
-{
-    return strcmp(key, ((const struct cairn_tensor_entry *)item)->name);
-}
-
-const struct cairn_tensor_entry *cairn_manifest_find(const struct cairn_manifest *m, const char *name)
-{
-    const json_t *target = json_object_get(m->aliases, name);
-
-    if (!m->ntensors)
-        return NULL;
-    return bsearch(target ? json_string_value(target) : name, m->tensors, (size_t)m->ntensors, sizeof *m->tensors, to_name);
 }
 
 static int by_path(const void *a, const void *b)

@@ -609,7 +609,7 @@ static enum cairn_status check_file(hid_t file, const char *path, const struct c
     return CAIRN_OK;
 }
 
-enum cairn_status cairn_image_check(const char *path, const struct cairn_shard_entry *e, struct cairn_error *err)
+enum cairn_status cairn_image_check(const char *path, const char *name, const struct cairn_shard_entry *e, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     hid_t file = -1;
@@ -618,11 +618,11 @@ enum cairn_status cairn_image_check(const char *path, const struct cairn_shard_e
     TRY(library_ready(err));
     file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
     if (file < 0)
-        TRY(hdf5_failed(path, err, CAIRN_EDATA));
-    st = check_file(file, path, e, err);
+        TRY(hdf5_failed(name, err, CAIRN_EDATA));
+    st = check_file(file, name, e, err);
     H5Eclear2(H5E_DEFAULT);
     if (H5Fclose(file) < 0 && st == CAIRN_OK)
-        st = hdf5_failed(path, err, CAIRN_EDATA);
+        st = hdf5_failed(name, err, CAIRN_EDATA);
 out:
     pthread_mutex_unlock(&lock);
     return st;

@@ -36,8 +36,8 @@ void cairn_image_read(const struct cairn_image *m, int64_t at, void *p, size_t n
 enum cairn_status cairn_image_make(struct cairn_image *m, struct cairn_slice *slices, int n, int64_t tiles, int64_t *table_at,
                                    struct cairn_error *err);
 
-/* Opens the file at `path` with HDF5 and holds every dataset (name, type, shape, attributes, offset) against the entry,
+/* Opens the file at `path` with HDF5 (called `name` in sentences) and holds every dataset (name, type, shape, attributes, offset) against the entry,
  * and that there is nothing else. CAIRN_EDATA names the dataset. */
-enum cairn_status cairn_image_check(const char *path, const struct cairn_shard_entry *e, struct cairn_error *err);
+enum cairn_status cairn_image_check(const char *path, const char *name, const struct cairn_shard_entry *e, struct cairn_error *err);
 
 #endif

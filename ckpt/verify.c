@@ -253,7 +253,7 @@ static enum cairn_status deep_shard(struct verify *v, int fd, const char *path, 
     }
     /* the very file whose digest held, whatever its name stands for by now */
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    TRY(take(v, path, cairn_image_check(access(link, R_OK) ? path : link, e, &why), &why, err));
+    TRY(take(v, path, cairn_image_check(access(link, R_OK) ? path : link, path, e, &why), &why, err));
 out:
     free(table);
     free(block);

@@ -83,7 +83,7 @@ static void check_file(const struct zoo *z, const struct cairn_shard_entry *e, c
         }
     }
     free(file);
-    ok(cairn_image_check(path, e, err));
+    ok(cairn_image_check(path, path, e, err));
 }
 
 static void round_trip(void **state)
@@ -115,7 +115,7 @@ static void round_trip(void **state)
     check_file(&z, e, at("plain.h5"));
     cairn_shard_entry_free(e);
     ok(cairn_shard_save(&e, scratch, "none", NULL, NULL, 0, NULL, err));
-    ok(cairn_image_check(at("none.h5"), e, err));
+    ok(cairn_image_check(at("none.h5"), "none.h5", e, err));
     cairn_shard_entry_free(e);
     zoo_free(&z);
 }
@@ -385,9 +385,9 @@ static void many_datasets(void **state)
     ok(cairn_shard_save(&e, scratch, "many", s, cp, N, NULL, err));
     ok(cairn_digest_file(at("many.h5"), &d, NULL, err));
     assert_true(cairn_digest_equal(d, e->digest));
-    ok(cairn_image_check(at("many.h5"), e, err));
+    ok(cairn_image_check(at("many.h5"), "many.h5", e, err));
     e->slices[1234].local[0] = 16;
-    fails(CAIRN_EDATA, "shape", cairn_image_check(at("many.h5"), e, err));
+    fails(CAIRN_EDATA, "shape", cairn_image_check(at("many.h5"), "many.h5", e, err));
     cairn_shard_entry_free(e);
     free(s);
     free(name);

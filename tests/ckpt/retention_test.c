@@ -1,0 +1,251 @@
+/* retention_test.c - what stays, what goes, and what a kill in between leaves. */
+#include "tests/ckpt/helpers.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "ckpt/retention.h"
+#include "ckpt/verify.h"
+
+static void plans(void **state)
+{
+    static const int64_t step[] = {1, 2, 3, 10, 4, 20, 21};
+    static const struct {
+        int64_t keep, every;
+        int want[7];
+    } t[] = {
+        {2, 0, {0, 0, 0, 0, 0, 1, 1}},  {1, 0, {0, 0, 0, 0, 0, 0, 1}},   {0, 0, {0, 0, 0, 0, 0, 0, 1}},
+        {-1, 0, {1, 1, 1, 1, 1, 1, 1}}, {1, 10, {0, 0, 0, 1, 0, 1, 1}},  {3, 2, {0, 1, 0, 1, 1, 1, 1}},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        struct cairn_retention r = {.keep = t[i].keep, .keep_every = t[i].every};
+        int keep[7];
+
+        cairn_retention_plan(&r, step, 7, keep);
+        assert_memory_equal(keep, t[i].want, sizeof keep);
+    }
+}
+
+static struct cairn_generation gen[6];
+static char gen_dir[6][700]; /* of gen */
+
+/* Generations 0..5 of a fresh run, committed. */
+static void make(const char *name)
+{
+    for (int i = 0; i < 6; i++) {
+        snprintf(gen_dir[i], sizeof gen_dir[i], "%s/%06d", at(name), i);
+        gen[i] = (struct cairn_generation){i, gen_dir[i]};
+        ok(commit_small(gen_dir[i], i, i, err));
+    }
+}
+
+static int readable(int i)
+{
+    struct cairn_reader *r;
+    float x[15];
+    int good = cairn_reader_open(&r, gen_dir[i], NULL, NULL) == CAIRN_OK;
+
+    if (!good)
+        return 0;
+    good = cairn_reader_box(r, "a.weight", NULL, NULL, x, sizeof x, NULL) == CAIRN_OK && x[0] == (float)i;
+    cairn_reader_close(r);
+    return good;
+}
+
+static void applies(void **state)
+{
+    struct cairn_retention r = {.keep = 2, .keep_every = 3, .reason = "keep 2"};
+    char path[1200];
+    int n;
+
+    (void)state;
+    make("apply");
+    ok(cairn_retention_apply(&r, gen, 6, &n, err));
+    assert_int_equal(n, 2); /* 1 and 2; 0 and 3 are divisible by 3 */
+    for (int i = 0; i < 6; i++) {
+        assert_int_equal(readable(i), i != 1 && i != 2);
+        assert_true(cairn_artefact_committed(gen_dir[i]));
+        assert_int_equal(cairn_artefact_collected(gen_dir[i]), i == 1 || i == 2);
+    }
+    snprintf(path, sizeof path, "%s/a1", gen_dir[1]);
+    assert_false(cairn_path_exists(path));
+    ok(cairn_retention_apply(&r, gen, 6, &n, err));
+    assert_int_equal(n, 0);
+}
+
+static void damaged_ones_use_no_place(void **state)
+{
+    struct cairn_retention r = {.keep = 2, .reason = ""};
+    char file[1200];
+    int n;
+
+    (void)state;
+    make("damaged");
+    snprintf(file, sizeof file, "%s/a1/rank0000.h5", gen_dir[5]);
+    assert_int_equal(truncate(file, 10), 0);
+    snprintf(file, sizeof file, "%s/MANIFEST.json", gen_dir[4]);
+    flip(file, 30, 1);
+    ok(cairn_retention_apply(&r, gen, 6, &n, err));
+    assert_int_equal(n, 2); /* 5 and 4 are left as they are, 3 and 2 are the valid ones */
+    assert_true(readable(3) && readable(2));
+    assert_false(cairn_artefact_collected(gen_dir[5]) || cairn_artefact_collected(gen_dir[4]));
+    /* a flipped bit shows only to who reads all bytes */
+    make("damaged2");
+    snprintf(file, sizeof file, "%s/a1/rank0000.h5", gen_dir[5]);
+    flip(file, 40, 1);
+    r.keep = 1;
+    r.verify = 1;
+    ok(cairn_retention_apply(&r, gen, 6, &n, err));
+    assert_true(readable(4));
+    assert_false(cairn_artefact_collected(gen_dir[4]));
+    assert_int_equal(n, 4);
+}
+
+static void never_zero(void **state)
+{
+    struct cairn_retention r = {.keep = 1};
+    char file[1200];
+    int n;
+
+    (void)state;
+    make("zero");
+    for (int i = 0; i < 6; i++) {
+        snprintf(file, sizeof file, "%.690s/a1/rank0000.h5", gen_dir[i]);
+        unlink(file);
+    }
+    fails(CAIRN_EDATA, "none of 6 generations is valid", cairn_retention_apply(&r, gen, 6, &n, err));
+    for (int i = 0; i < 6; i++)
+        assert_false(cairn_artefact_collected(gen_dir[i]));
+    ok(cairn_retention_apply(&r, gen, 0, &n, err));
+}
+
+static int asked, answer;
+
+static int ask(void *arg, const struct cairn_holder *h)
+{
+    (void)arg;
+    (void)h;
+    asked++;
+    return answer;
+}
+
+static void pins(void **state)
+{
+    struct cairn_retention r = {.keep = 1, .reason = "pins", .alive = ask};
+    char file[1200];
+    size_t n;
+    char *p;
+    int pinned, status, k;
+    pid_t pid;
+
+    (void)state;
+    make("pins");
+    ok(cairn_artefact_pin(gen_dir[0], "eval-1", err));
+    ok(cairn_artefact_collect(gen_dir[0], &r, &pinned, err));
+    assert_int_equal(pinned, 1);
+    assert_true(readable(0));
+    ok(cairn_retention_apply(&r, gen, 6, &k, err));
+    assert_int_equal(k, 4);
+    assert_true(readable(0));
+    ok(cairn_artefact_unpin(gen_dir[0], "eval-1", err));
+    ok(cairn_artefact_unpin(gen_dir[0], "eval-1", err));
+    ok(cairn_artefact_collect(gen_dir[0], &r, &pinned, err));
+    assert_int_equal(pinned, 0);
+    assert_false(readable(0));
+    fails(CAIRN_ENOINPUT, "was collected", cairn_artefact_pin(gen_dir[0], "late", err));
+    fails(CAIRN_ENOINPUT, "not committed", cairn_artefact_pin(at("absent"), "x", err));
+    fails(CAIRN_EBUG, "pin", cairn_artefact_pin(gen_dir[5], "../x", err));
+    fails(CAIRN_ENOINPUT, "nothing to collect", cairn_artefact_collect(at("absent"), &r, NULL, err));
+
+    make("pins2"); /* a pin of the dead does not count */
+    fflush(NULL);
+    if (!(pid = fork()))
+        _exit(cairn_artefact_pin(gen_dir[0], "dead", NULL) != CAIRN_OK);
+    waitpid(pid, &status, 0);
+    assert_int_equal(WEXITSTATUS(status), 0);
+    ok(cairn_artefact_collect(gen_dir[0], &r, &pinned, err));
+    assert_int_equal(pinned, 0);
+
+    /* one of another host: the caller is asked, without an answer it counts */
+    ok(cairn_artefact_pin(gen_dir[1], "far", err));
+    snprintf(file, sizeof file, "%s/pin/far", gen_dir[1]);
+    p = slurp(file, &n);
+    {
+        struct cairn_holder h;
+        json_t *obj;
+        char *t2;
+
+        cairn_holder_self(&h);
+        strcpy(h.host, "far-away");
+        obj = cairn_holder_json(&h);
+        ok(cairn_checked_text(obj, &t2, &n, err));
+        spew(file, t2, n);
+        json_decref(obj);
+        free(t2);
+    }
+    free(p);
+    answer = 1;
+    ok(cairn_artefact_collect(gen_dir[1], &r, &pinned, err));
+    assert_true(pinned == 1 && asked == 1);
+    ok(cairn_artefact_collect(gen_dir[1], NULL, &pinned, err));
+    assert_int_equal(pinned, 1);
+    answer = 0;
+    ok(cairn_artefact_collect(gen_dir[1], &r, &pinned, err));
+    assert_int_equal(pinned, 0);
+    ok(cairn_artefact_pin(gen_dir[2], "torn", err)); /* a damaged pin counts: the safe side */
+    snprintf(file, sizeof file, "%s/pin/torn", gen_dir[2]);
+    assert_int_equal(truncate(file, 5), 0);
+    ok(cairn_artefact_collect(gen_dir[2], &r, &pinned, err));
+    assert_int_equal(pinned, 1);
+}
+
+/* Killed anywhere during a collection: each generation is whole or collected, the kept ones are whole, and the next
+ * collection ends the work. */
+static void killed_in_between(void **state)
+{
+    struct cairn_retention r = {.keep = 2, .reason = "kill"};
+    uint64_t seed = 21;
+
+    (void)state;
+    for (int round = 0; round < 30; round++) {
+        struct cairn_verify_counts c = {0};
+        char name[32], path[1200];
+        int status;
+        pid_t pid;
+
+        snprintf(name, sizeof name, "gckill%d", round);
+        make(name);
+        fflush(NULL);
+        if (!(pid = fork()))
+            _exit(cairn_retention_apply(&r, gen, 6, NULL, NULL) != CAIRN_OK);
+        {
+            struct timespec t = {0, (long)(mix(&seed) % 4000000)};
+
+            nanosleep(&t, NULL);
+        }
+        kill(pid, SIGKILL);
+        waitpid(pid, &status, 0);
+        assert_true(readable(4) && readable(5));
+        for (int i = 0; i < 6; i++)
+            assert_true(readable(i) || cairn_artefact_collected(gen_dir[i]));
+        ok(cairn_verify_tree(at(name), NULL, &c, err));
+        ok(cairn_retention_apply(&r, gen, 6, NULL, err));
+        for (int i = 0; i < 4; i++) {
+            snprintf(path, sizeof path, "%.690s/a1", gen_dir[i]);
+            assert_false(cairn_path_exists(path));
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plans), cmocka_unit_test(applies), cmocka_unit_test(damaged_ones_use_no_place), cmocka_unit_test(never_zero),
+        cmocka_unit_test(pins),  cmocka_unit_test(killed_in_between),
+    };
+
+    return cmocka_run_group_tests(tests, scratch_up, scratch_down);
+}
