@@ -1,0 +1,67 @@
+/* units.h - a step's list of candidates (groups, in the order of the cursor), their responses as they come in, and the shards they go to.
+ *
+ * Unit u is groups 8u .. 8u+7 of the list (the last unit may have fewer), one shard, written once all its groups are whole, so that a later
+ * attempt adopts it. Which unit a group belongs to, and what stands in it, depends on the list alone.
+ *
+ * Dynamic sampling: a group is kept if its raw rewards are mixed and fewer than `want` groups before it in the list are. So what is
+ * kept depends on what stands before it only, and a unit can be written when everything before it is known.
+ *
+ * Memory: owned; responses of a unit are dropped when it is written.
+ */
+#ifndef CAIRN_STAGES_ROLLOUT_UNITS_H
+#define CAIRN_STAGES_ROLLOUT_UNITS_H
+
+#include "ckpt/attempt.h"
+#include "ckpt/manifest.h"
+#include "stages/common/rollouts.h"
+#include "stages/rollout/engine.h"
+#include "text/ids.h"
+
+#define CAIRN_UNIT_GROUPS 8
+
+struct cairn_units;
+
+struct cairn_units_opts {
+    int samples;               /* rollouts of a group */
+    int64_t want;              /* groups to keep */
+    int dynamic;               /* 1: keep mixed ones; 0: keep all */
+    int sampled;               /* 1: log-probabilities over what truncation left are stored, too */
+    int truncated_zero;        /* score.reward.truncated: zero - a capped response's raw reward is that of a wrong one */
+    const char *identity;      /* what shards must agree in beyond the artefact's identity: the fingerprint; copied */
+    const char *dir;           /* of the artefact; copied */
+    struct cairn_attempt *attempt;   /* borrowed */
+    struct cairn_manifest *manifest; /* gets the shards' entries; borrowed */
+    /* dynamic: grades all samples of a whole group; verdict (samples) 0 or 1. */
+    enum cairn_status (*grade)(void *arg, int64_t prompt_id, const struct cairn_response *r, int n, uint8_t *verdict, struct cairn_error *err);
+    void *arg;
+};
+
+struct cairn_units_counts {
+    int64_t groups, kept, surplus, all_right, all_wrong; /* of whole groups at the beginning of the list; dynamic only but groups */
+    int64_t rollouts, tokens, capped;                    /* of all whole groups; response tokens */
+    int64_t adopted;                                     /* rollouts taken over from an earlier attempt */
+};
+
+enum cairn_status cairn_units_create(struct cairn_units **out, const struct cairn_units_opts *o, struct cairn_error *err);
+void cairn_units_destroy(struct cairn_units *u);
+
+/* Appends a candidate; takes the ids over in any case. */
+enum cairn_status cairn_units_add(struct cairn_units *u, int64_t prompt_id, struct cairn_ids *ids, struct cairn_error *err);
+int64_t cairn_units_groups(const struct cairn_units *u);
+int64_t cairn_units_prompt(const struct cairn_units *u, int64_t group);
+const struct cairn_ids *cairn_units_ids(const struct cairn_units *u, int64_t group);
+/* How many earlier candidates have the same prompt: their draws must not be repeated. */
+int cairn_units_repeat(const struct cairn_units *u, int64_t group);
+/* Looks for finished shards of the units that lie in groups [begin, end of the list). */
+enum cairn_status cairn_units_adopt(struct cairn_units *u, int64_t begin, struct cairn_error *err);
+int cairn_units_whole(const struct cairn_units *u, int64_t group);
+/* A response of group r->tag. A whole group is graded, a whole unit written (but the one at the end of the list, which may grow). */
+enum cairn_status cairn_units_put(struct cairn_units *u, const struct cairn_response *r, struct cairn_error *err);
+/* All groups are whole and the list is at its end: writes what is left. */
+enum cairn_status cairn_units_finish(struct cairn_units *u, struct cairn_error *err);
+int cairn_units_count(const struct cairn_units *u);
+struct cairn_units_counts cairn_units_counts(const struct cairn_units *u);
+/* Prompts of mixed groups that were not kept, in list order: malloc'ed *id of *n. */
+enum cairn_status cairn_units_surplus(const struct cairn_units *u, int64_t **id, int64_t *n, struct cairn_error *err);
+
+#endif
