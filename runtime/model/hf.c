@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/str.h"
+#include "ckpt/convert.h"
 
 #define NAME_MAX_BYTES 256
 #define SCALE "_scale_inv"
@@ -285,6 +286,23 @@ void cairn_hf_close(struct cairn_hf *h)
 
 /* ---- reading ---------------------------------------------------------------------------------------------------------- */
 
+/* FP8 weights are BF16 from here on, whoever reads them: widened in place, from the back. */
+static enum cairn_status read_fp8_as_f32(struct cairn_hf *h, int i, int64_t begin, int64_t n, float *x, struct cairn_error *err)
+{
+    const struct cairn_param *p = &h->table.param[i];
+    int64_t count = n * (cairn_param_count(p) / p->dim[0]);
+    const unsigned char *narrow = (const unsigned char *)x;
+    enum cairn_status st = cairn_hf_read(h, i, begin, n, CAIRN_BF16, x, err);
+
+    for (int64_t k = count - 1; st == CAIRN_OK && k >= 0; k--) {
+        uint16_t b;
+
+        memcpy(&b, narrow + 2 * k, sizeof(b));
+        x[k] = cairn_bf16_to_f32(b);
+    }
+    return st;
+}
+
 enum cairn_status cairn_hf_read(struct cairn_hf *h, int i, int64_t begin, int64_t n, enum cairn_dtype as, void *h_dst,
                                 struct cairn_error *err)
 {
@@ -300,6 +318,8 @@ enum cairn_status cairn_hf_read(struct cairn_hf *h, int i, int64_t begin, int64_
         return CAIRN_BUG(err, "rows outside of the parameter");
     if (as != CAIRN_F32 && as != q->dtype)
         return CAIRN_BUG(err, "parameters are read as f32 or as they are");
+    if (q->fp8 && as == CAIRN_F32)
+        return read_fp8_as_f32(h, i, begin, n, h_dst, err);
     switch (q->form) {
     case CAIRN_HF_WHOLE:
         TRY(cairn_st_read_as(h->st, cairn_st_find(h->st, p->name), begin * row, n * row, as, h_dst, err));

@@ -413,6 +413,7 @@ static enum cairn_status check_target(const struct cairn_peft *p, const char *ta
 
     for (int i = 0; i < p->base->count; i++) {
         const struct cairn_param *q = &p->base->param[i];
+        const struct site *s;
         char module[NAME_BYTES], stack[NAME_BYTES];
         int hit;
 
@@ -429,7 +430,8 @@ static enum cairn_status check_target(const struct cairn_peft *p, const char *ta
         if (!q->adaptable && !is_regex)
             return cairn_fail(err, CAIRN_EDATA, "%s: key \"target_modules\": \"%.100s\" means %s; router, indexer, embedding and head "
                               "cannot have an adapter", p->where, target, module);
-        if (site_of(p, i)) {
+        s = site_of(p, i);
+        if (s && s->form != FUSED) { /* module names never reach fused experts */
             hits++;
             experts += q->ndim == 3;
         } else if (q->adaptable && q->ndim == 2 && missing < 0) {
