@@ -62,6 +62,8 @@ static const struct cairn_key table[] = {
     INT("run.lag", SCI, 0, "0", 0, 1, "steps",
         "1: the rollout of step s+1 is sampled while step s trains, by the policy before it; needs train.correction."),
     FLT("run.deadline", OPS, ABOVE, "600.0", 0, INF, "seconds", "A collective operation that takes longer ends the process."),
+    STR("run.origin", SCI, OPT, "null",
+        "Where stored rollouts came from (\"run UUID\", \"file NAME DIGEST\"); cairn replay writes it. null: they are sampled."),
 
     SECTION("model", SCI, "What is trained. Exactly one of from and init."),
     PATH("model.from", SCI, OPT, "null", "Imported checkpoint (made by cairn import) to start with."),
