@@ -41,22 +41,40 @@ struct cairn_tensor cairn_linear_carve(struct cairn_carve *c, const struct cairn
     return l->lora ? cairn_carve2(c, act, rows, l->lora->rank) : (struct cairn_tensor){0};
 }
 
-enum cairn_status cairn_linear_forward(const struct cairn_call *c, const struct cairn_linear *l, const struct cairn_tensor *offsets,
-                                       const struct cairn_tensor *x, const struct cairn_tensor *y, int accumulate,
-                                       const struct cairn_tensor *t, struct cairn_error *err)
+static enum cairn_status forward(const struct cairn_call *c, const struct cairn_linear *l, const struct cairn_tensor *offsets,
+                                 const struct cairn_tensor *x, const struct cairn_tensor *y, int accumulate, const struct cairn_tensor *t,
+                                 int given, struct cairn_error *err)
 {
     int segments = l->cut == CAIRN_LINEAR_IN ? c->segments : 1;
     enum cairn_status st = CAIRN_OK;
 
     if (y)
         TRY(product(c, CAIRN_NT, offsets, x, &l->w, y, 1, accumulate, segments, err));
-    if (!l->lora)
-        return CAIRN_OK;
-    TRY(product(c, CAIRN_NT, offsets, x, &l->a, t, 1, 0, segments, err));
-    if (y)
+    if (l->lora && !given)
+        TRY(product(c, CAIRN_NT, offsets, x, &l->a, t, 1, 0, segments, err));
+    if (l->lora && y)
         TRY(product(c, CAIRN_NT, offsets, t, &l->b, y, l->lora->gamma, 1, 1, err));
 out:
     return st;
+}
+
+enum cairn_status cairn_linear_forward(const struct cairn_call *c, const struct cairn_linear *l, const struct cairn_tensor *offsets,
+                                       const struct cairn_tensor *x, const struct cairn_tensor *y, int accumulate,
+                                       const struct cairn_tensor *t, struct cairn_error *err)
+{
+    return forward(c, l, offsets, x, y, accumulate, t, 0, err);
+}
+
+enum cairn_status cairn_linear_forward_after(const struct cairn_call *c, const struct cairn_linear *l, const struct cairn_tensor *offsets,
+                                             const struct cairn_tensor *x, const struct cairn_tensor *y, int accumulate,
+                                             const struct cairn_tensor *t, struct cairn_error *err)
+{
+    return forward(c, l, offsets, x, y, accumulate, t, 1, err);
+}
+
+int cairn_linear_same_a(const struct cairn_linear *l, const struct cairn_linear *other)
+{
+    return l->lora && other->lora && l->lora->a == other->lora->a;
 }
 
 struct cairn_tensor cairn_linear_grad_a(const struct cairn_call *c, const struct cairn_linear *l)

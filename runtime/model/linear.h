@@ -37,6 +37,12 @@ struct cairn_tensor cairn_linear_carve(struct cairn_carve *c, const struct cairn
 enum cairn_status cairn_linear_forward(const struct cairn_call *c, const struct cairn_linear *l, const struct cairn_tensor *offsets,
                                        const struct cairn_tensor *x, const struct cairn_tensor *y, int accumulate,
                                        const struct cairn_tensor *t, struct cairn_error *err);
+/* The same with t given: another layer with the same A was run on the same x. */
+enum cairn_status cairn_linear_forward_after(const struct cairn_call *c, const struct cairn_linear *l, const struct cairn_tensor *offsets,
+                                             const struct cairn_tensor *x, const struct cairn_tensor *y, int accumulate,
+                                             const struct cairn_tensor *t, struct cairn_error *err);
+/* 1: both have a LoRA, with one A between them (PEFT's fused gate_up). */
+int cairn_linear_same_a(const struct cairn_linear *l, const struct cairn_linear *other);
 /* dx = W^T dy + gamma A^T B^T dy (accumulate: dx +=; NULL: not wanted); adds to the gradients of W, A, B where they are wanted. */
 enum cairn_status cairn_linear_backward(const struct cairn_call *c, const struct cairn_linear *l, const struct cairn_tensor *offsets,
                                         const struct cairn_tensor *x, const struct cairn_tensor *t, const struct cairn_tensor *dy,

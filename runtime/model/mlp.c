@@ -25,7 +25,7 @@ void cairn_mlp_carve_save(struct cairn_carve *c, const struct cairn_mlp *l, enum
     s->a = cairn_carve2(c, act, n, f);
     s->u = cairn_carve2(c, act, n, f);
     s->t_gate = cairn_linear_carve(c, &l->gate, act, n);
-    s->t_up = cairn_linear_carve(c, &l->up, act, n);
+    s->t_up = cairn_linear_same_a(&l->gate, &l->up) ? s->t_gate : cairn_linear_carve(c, &l->up, act, n);
     s->t_down = cairn_linear_carve(c, &l->down, act, n);
 }
 
@@ -46,7 +46,10 @@ enum cairn_status cairn_mlp_forward(const struct cairn_call *c, const struct cai
     enum cairn_status st = CAIRN_OK;
 
     TRY(cairn_linear_forward(c, &l->gate, NULL, x, &s->a, 0, &s->t_gate, err));
-    TRY(cairn_linear_forward(c, &l->up, NULL, x, &s->u, 0, &s->t_up, err));
+    if (cairn_linear_same_a(&l->gate, &l->up))
+        TRY(cairn_linear_forward_after(c, &l->up, NULL, x, &s->u, 0, &s->t_up, err));
+    else
+        TRY(cairn_linear_forward(c, &l->up, NULL, x, &s->u, 0, &s->t_up, err));
     if (c->rerun && !l->down.lora)
         goto out;
     OP(c, swiglu, .a = s->a, .u = s->u, .h = w->h);

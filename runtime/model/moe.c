@@ -50,7 +50,7 @@ void cairn_moe_carve_save(struct cairn_carve *c, const struct cairn_moe *l, cons
     s->u = cairn_carve2(c, act, m, cfg->expert_width);
     s->y = cairn_carve2(c, act, m, cfg->width);
     s->t_gate = cairn_linear_carve(c, &l->gate, act, m);
-    s->t_up = cairn_linear_carve(c, &l->up, act, m);
+    s->t_up = cairn_linear_same_a(&l->gate, &l->up) ? s->t_gate : cairn_linear_carve(c, &l->up, act, m);
     s->t_down = cairn_linear_carve(c, &l->down, act, m);
     if (l->shared_experts > 0)
         cairn_mlp_carve_save(c, &l->shared, act, n, &s->shared);
@@ -86,7 +86,10 @@ enum cairn_status cairn_moe_forward(const struct cairn_call *c, const struct cai
     OP(c, dispatch, .idx = s->choice, .offsets = s->offsets, .token = s->token, .where = s->where);
     OP(c, rows, .src = *x, .src_index = s->token, .dst = w->x);
     TRY(cairn_linear_forward(c, &l->gate, &s->offsets, &w->x, &s->a, 0, &s->t_gate, err));
-    TRY(cairn_linear_forward(c, &l->up, &s->offsets, &w->x, &s->u, 0, &s->t_up, err));
+    if (cairn_linear_same_a(&l->gate, &l->up))
+        TRY(cairn_linear_forward_after(c, &l->up, &s->offsets, &w->x, &s->u, 0, &s->t_up, err));
+    else
+        TRY(cairn_linear_forward(c, &l->up, &s->offsets, &w->x, &s->u, 0, &s->t_up, err));
     OP(c, swiglu, .a = s->a, .u = s->u, .h = w->h);
     TRY(cairn_linear_forward(c, &l->down, &s->offsets, &w->h, &s->y, 0, &s->t_down, err));
     if (l->shared_experts > 0)

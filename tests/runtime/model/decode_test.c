@@ -223,7 +223,7 @@ static void test_base(void **state)
     struct world w;
 
     open_world(&w, *state, 0);
-    rounds(&w, strcmp(*state, "guard") ? 50000 : 2000, 0);
+    rounds(&w, strcmp(*state, "guard") ? 60000 : 1000, 0);
     assert_int_equal(w.unequal, 0);
     close_world(&w);
 }
@@ -233,7 +233,7 @@ static void test_adapter(void **state)
     struct world w;
 
     open_world(&w, *state, 1);
-    rounds(&w, strcmp(*state, "guard") ? 60000 : 2000, 1);
+    rounds(&w, strcmp(*state, "guard") ? 60000 : 1000, 1);
     assert_int_equal(w.unequal, 0);
     close_world(&w);
 }
