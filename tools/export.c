@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/signals.h"
 #include "base/str.h"
 #include "ckpt/attempt.h"
@@ -264,6 +265,8 @@ int cairn_verb_export(int argc, char **argv)
     if (a.adapter && a.merged)
         return cairn_cli_usage("export", "--adapter or --merged, not both");
     cairn_signals_install();
+    if (a.json)
+        cairn_log_quiet(1);
     if (is_run(a.dir)) {
         TRY(policy_of_run(&a, &path, &err));
         snprintf(pin, sizeof(pin), "export-%ld", (long)getpid());

@@ -219,6 +219,8 @@ int cairn_verb_import(int argc, char **argv)
     if (!a.out && !a.dry)
         return cairn_cli_usage("import", "--out is missing (or --dry-run)");
     cairn_signals_install();
+    if (a.json)
+        cairn_log_quiet(1);
     adapter = cairn_path_join(a.dir, "adapter_config.json");
     config = cairn_path_join(a.dir, "config.json");
     if (!adapter || !config)

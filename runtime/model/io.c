@@ -50,6 +50,17 @@ static int shard_end(const struct cairn_param_table *t, const struct cairn_save_
     return i;
 }
 
+/* Bytes of the parameters begin .. end - 1. */
+static int64_t bytes_of(const struct cairn_param_table *t, const struct cairn_save_opts *o, int begin, int end)
+{
+    int64_t n = 0;
+
+    for (int i = begin; i < end; i++)
+        if (wanted(t, o, i))
+            n += cairn_param_count(&t->param[i]) * (int64_t)cairn_dtype_size(dtype_of(t, o, i));
+    return n;
+}
+
 int cairn_save_shards(const struct cairn_param_table *t, const struct cairn_save_opts *o)
 {
     int n = 0;
@@ -177,12 +188,9 @@ enum cairn_status cairn_save(const struct cairn_source *src, struct cairn_attemp
     struct cairn_progress *bar = NULL;
     struct cairn_shard_entry *entry = NULL;
     char *identity = NULL;
-    int64_t total = 0, done = 0;
+    int64_t done = 0;
 
-    for (int i = 0; i < src->table->count; i++)
-        if (wanted(src->table, o, i))
-            total += cairn_param_count(&src->table->param[i]) * (int64_t)cairn_dtype_size(dtype_of(src->table, o, i));
-    bar = o->what ? cairn_progress_begin(o->what, "bytes", total, 10) : NULL;
+    bar = o->what ? cairn_progress_begin(o->what, "bytes", bytes_of(src->table, o, 0, src->table->count), 10) : NULL;
     for (int begin = 0, shard = 0; begin < src->table->count; shard++) {
         int end = shard_end(src->table, o, begin);
         char name[160];
@@ -196,6 +204,8 @@ enum cairn_status cairn_save(const struct cairn_source *src, struct cairn_attemp
             if (!identity)
                 TRY(CAIRN_NOMEM(err));
             TRY(cairn_attempt_adopt(a, name, identity, &entry, err));
+            if (entry)
+                done += bytes_of(src->table, o, begin, end);
         }
         if (!entry)
             TRY(save_shard(src, a, o, begin, end, name, identity, &entry, &g, bar, &done, err));

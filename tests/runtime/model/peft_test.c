@@ -407,7 +407,7 @@ static void refused_tensors(void **state)
         {AT("2.mlp.experts.base_layer.lora_B.weight"), "+", "fit neither"},
         {AT("1.self_attn.o_proj.lora_A.weight"), AT("9.self_attn.o_proj.lora_A.weight"), "layers"},
         {AT("1.self_attn.o_proj.lora_A.weight"), AT("1.self_attn.o_proj.lora_magnitude_vector"), "o_proj.lora"},
-        {AT("1.self_attn.o_proj.lora_A.weight"), "model.layers.1.self_attn.o_proj.lora_A.weight", "is no LoRA matrix"},
+        {AT("1.self_attn.o_proj.lora_A.weight"), "model.layers.1.self_attn.o_proj.lora_A.weight", "o_proj"},
         {AT("1.self_attn.o_proj.lora_A.weight"), AT("1.self_attn.indexer.wk.lora_A.weight"), "layers.1.self_attn"},
     };
     struct base b;
