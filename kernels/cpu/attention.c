@@ -159,43 +159,60 @@ static void query_pass(const struct backward *b, struct gather *g, int64_t n, fl
         memcpy(at2(&b->dq, n, h), out + h * z->ldo, (size_t)z->W * sizeof(float));
 }
 
-/* Second pass for key row s: channels in blocks of up to four lanes' vectors, so that sums stay in registers. */
-static void key_pass(const struct backward *b, int64_t s)
+/* Second pass for key row s, channels from w on: nq vectors of them, of which the first nv are value channels too. The two sums, over
+ * dl q and over P d_o, are chains of their own (latency), both added to dk at the end. mq, mv: channels in the last vector. */
+VINLINE void key_block(const int nq, const int nv, const struct backward *b, int64_t s, int64_t w, int64_t mq, int64_t mv)
 {
     const struct shape *z = &b->z;
-    float *dk = f32(&b->dk) + s * z->W;
-
-    for (int64_t w = 0; w < z->W; w += 4 * VL) {
-        v16 sum[4];
-        int64_t m[4], mc[4];
-
-        for (int v = 0; v < 4; v++) {
-            int64_t left = z->W - w - v * VL, values = z->C - w - v * VL;
-
-            m[v] = left < 0 ? 0 : left > VL ? VL : left;
-            mc[v] = values < 0 ? 0 : values > VL ? VL : values;
-            sum[v] = v16_loadn(m[v] ? dk + w + v * VL : dk, m[v], 0.0f);
-        }
-        for (int32_t e = b->begin[s]; e < b->begin[s + 1]; e++) {
-            int64_t n = b->n0 + b->list[e] / z->T;
-            const float *kept = b->kept + (int64_t)b->list[e] * z->H * 2;
-
-            for (int64_t h = 0; h < z->H; h++) {
-                const float *q = at2(&b->q, n, h) + w, *d_o = at2(&b->d_o, n, h) + w;
-                v16 dl = v16_set(kept[2 * h]), p = v16_set(kept[2 * h + 1]);
+    const int32_t *place = b->list + b->begin[s], *end = b->list + b->begin[s + 1];
+    float *dk = f32(&b->dk) + s * z->W + w;
+    v16 by_q[4], by_o[4];
 
 #pragma GCC unroll 4
-                for (int v = 0; v < 4; v++) {
-                    if (m[v])
-                        sum[v] = v16_fma(dl, v16_loadn(q + v * VL, m[v], 0.0f), sum[v]);
-                    if (mc[v])
-                        sum[v] = v16_fma(p, v16_loadn(d_o + v * VL, mc[v], 0.0f), sum[v]);
-                }
-            }
+    for (int v = 0; v < 4; v++)
+        by_q[v] = by_o[v] = v16_set(0.0f);
+    for (; place < end; place++) {
+        int64_t n = b->n0 + *place / z->T;
+        const float *kept = b->kept + (int64_t)*place * z->H * 2, *q = at1(&b->q, n) + w, *d_o = at1(&b->d_o, n) + w;
+
+        for (int64_t h = 0; h < z->H; h++) {
+            v16 dl = v16_set(kept[2 * h]), p = v16_set(kept[2 * h + 1]);
+
+#pragma GCC unroll 4
+            for (int v = 0; v < nq; v++)
+                by_q[v] = v16_fma(dl, v < nq - 1 ? v16_load(q + v * VL) : v16_loadn(q + v * VL, mq, 0.0f), by_q[v]);
+#pragma GCC unroll 4
+            for (int v = 0; v < nv; v++)
+                by_o[v] = v16_fma(p, v < nv - 1 ? v16_load(d_o + v * VL) : v16_loadn(d_o + v * VL, mv, 0.0f), by_o[v]);
+            q += b->q.s[1];
+            d_o += b->d_o.s[1];
         }
-        for (int v = 0; v < 4; v++)
-            if (m[v])
-                v16_storen(dk + w + v * VL, sum[v], m[v]);
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < nq; v++) {
+        int64_t m = v < nq - 1 ? VL : mq;
+
+        v16_storen(dk + v * VL, v16_loadn(dk + v * VL, m, 0.0f) + (by_q[v] + by_o[v]), m);
+    }
+}
+
+/* Channels in blocks of up to four vectors, so that sums stay in registers. */
+static void key_pass(const struct backward *b, int64_t s)
+{
+    for (int64_t w = 0; w < b->z.W; w += 4 * VL) {
+        int64_t q = b->z.W - w < 4 * VL ? b->z.W - w : 4 * VL, o = b->z.C - w < 0 ? 0 : b->z.C - w < q ? b->z.C - w : q;
+        int nq = (int)((q + VL - 1) / VL), nv = (int)((o + VL - 1) / VL);
+        int64_t mq = q - (nq - 1) * VL, mv = o - (nv - 1) * VL;
+
+#define BLOCK(Q, V)                        \
+    case Q * 8 + V:                        \
+        key_block(Q, V, b, s, w, mq, mv);  \
+        break;
+        switch (nq * 8 + nv) {
+            BLOCK(1, 0) BLOCK(1, 1) BLOCK(2, 0) BLOCK(2, 1) BLOCK(2, 2) BLOCK(3, 0) BLOCK(3, 1) BLOCK(3, 2) BLOCK(3, 3)
+            BLOCK(4, 0) BLOCK(4, 1) BLOCK(4, 2) BLOCK(4, 3) BLOCK(4, 4)
+        }
+#undef BLOCK
     }
 }
 

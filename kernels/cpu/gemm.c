@@ -5,7 +5,6 @@
 
 #define KC 512 /* k's of one packed block */
 #define NC 128 /* columns of one packed block: KC * NC floats stay in L2 */
-#define TURN_MAX 192 /* rows up to which NT makes lanes of rows instead of outputs */
 #define MC 128 /* rows whose sums are kept aside when k takes more than one block */
 
 /* ---- register tiles ------------------------------------------------------------------------------------------------ */
@@ -341,11 +340,19 @@ void gemm_part(const struct gemm *g, int64_t m0, int64_t m1, int64_t n0, int64_t
 
 void gemm_share(const struct gemm *g, int t, int threads, void *scratch)
 {
-    int across = threads; /* pieces of columns; the rest of the threads' factor goes to rows */
-    int64_t panels = (g->n + TILE_N - 1) / TILE_N;
+    int64_t panels = (g->n + TILE_N - 1) / TILE_N, tiles = (g->m + TILE_M - 1) / TILE_M, best = INT64_MAX;
+    int across = 1; /* pieces of columns; down = threads / across pieces of rows */
 
-    while (across > 1 && (across > panels || threads % across))
-        across--;
+    /* the grid whose largest rectangle costs least; packing a column costs about what 16 rows of it do */
+    for (int k = 1; k <= threads; k++)
+        if (threads % k == 0) {
+            int64_t cols = (panels + k - 1) / k * TILE_N, rows = (tiles + threads / k - 1) / (threads / k) * TILE_M;
+
+            if (cols * (rows + 16) < best) {
+                best = cols * (rows + 16);
+                across = k;
+            }
+        }
     {
         int down = threads / across, i = t / across, j = t % across;
 
@@ -361,7 +368,8 @@ struct gemm gemm_product(enum cairn_form form, const float *x, int64_t xs, const
 
     switch (form) {
     case CAIRN_NT: /* n rows, k reduced, o outputs */
-        if (n < o && n <= TURN_MAX) {
+        /* turned round, what is packed is x and not w, but results are scattered: about 32 / k of the work, against 13 / n */
+        if (n < o && n * 5 < k * 2) {
             g.m = o, g.n = n, g.k = k;
             g.a = w, g.a_type = w_type, g.a_m = ws, g.a_k = 1;
             g.b = x, g.b_type = CAIRN_F32, g.b_k = 1, g.b_n = xs;

@@ -1,42 +1,16 @@
 /* index.c - the lightning indexer: scores of all visible keys, and the exact T largest of them.
  *
  * Scores: keys are turned into lanes 32 at a time; a score is one chain over channels for each head, then one over heads. A few
- * consecutive queries of a sequence share the turned keys. Selection: the T-th largest score is found bit by bit over order-
- * preserving integers (32 counting passes, vectorised), then one pass in position order; ties to the lower position by
- * construction. Memory: QUERIES scores a key for each thread.
+ * consecutive queries of a sequence share the turned keys. Selection: the T-th largest score by select.h, then one pass in position
+ * order; ties to the lower position by construction. Memory: QUERIES scores a key for each thread.
  */
 #include <omp.h>
 
 #include "gemm.h"
 #include "keys.h"
+#include "select.h"
 
 #define QUERIES 8
-
-/* Order of floats as order of integers; -0 counts as 0, NaN as -inf. */
-static inline int32_t sort_key(float x)
-{
-    int32_t i;
-
-    x = x == x ? x + 0.0f : -__builtin_inff();
-    memcpy(&i, &x, sizeof i);
-    return i ^ (int32_t)((uint32_t)(i >> 31) >> 1);
-}
-
-/* The largest t such that at least `want` of the keys are >= t. */
-static int32_t threshold(const int32_t *key, int64_t n, int64_t want)
-{
-    uint32_t t = 0; /* in unsigned order: key ^ 0x80000000 */
-
-    for (int bit = 31; bit >= 0; bit--) {
-        int32_t try = (int32_t)((t | 1u << bit) ^ 0x80000000u), count = 0;
-
-        for (int64_t i = 0; i < n; i++)
-            count += key[i] >= try;
-        if (count >= want)
-            t |= 1u << bit;
-    }
-    return (int32_t)(t ^ 0x80000000u);
-}
 
 /* The T largest of n > T scores, ascending positions. `key` may be the scores' own memory. */
 static void select_top(const float *score, int32_t *key, int64_t n, int64_t T, int32_t *idx)
@@ -45,8 +19,8 @@ static void select_top(const float *score, int32_t *key, int64_t n, int64_t T, i
     int32_t t;
 
     for (int64_t i = 0; i < n; i++)
-        key[i] = sort_key(score[i]);
-    t = threshold(key, n, T);
+        key[i] = select_key(score[i]);
+    t = select_by_count(key, n, T);
     for (int64_t i = 0; i < n; i++)
         more += key[i] > t;
     ties = T - more;

@@ -71,15 +71,23 @@ enum cairn_status cairn_sumsq_cpu(struct cairn_stream *s, const struct cairn_sum
         double *sums = scratch_shared(&c), total = 0;
         int threads = call_threads(&c, n * 2, pieces);
 
+/* eight blocks side by side: each sum is one chain, and the machine has room for more */
 #pragma omp parallel for num_threads(threads) schedule(static)
-        for (int64_t i = 0; i < pieces; i++) {
-            const float *u = f32(&x) + i * run;
-            int64_t m = n - i * run < run ? n - i * run : run;
-            double sum = 0;
+        for (int64_t i = 0; i < pieces; i += 8) {
+            double sum[8] = {0};
+            int64_t whole = n / run - i < 8 ? 0 : 8;
 
-            for (int64_t k = 0; k < m; k++)
-                sum += (double)u[k] * (double)u[k];
-            sums[i] = sum;
+            for (int64_t k = 0; whole && k < run; k++)
+                for (int j = 0; j < 8; j++) {
+                    double u = f32(&x)[(i + j) * run + k];
+
+                    sum[j] += u * u;
+                }
+            for (int j = 0; j < 8 && i + j < pieces && !whole; j++)
+                for (int64_t k = (i + j) * run; k < n && k < (i + j + 1) * run; k++)
+                    sum[j] += (double)f32(&x)[k] * (double)f32(&x)[k];
+            for (int j = 0; j < 8 && i + j < pieces; j++)
+                sums[i + j] = sum[j];
         }
         for (int64_t i = 0; i < pieces; i++)
             total += sums[i];

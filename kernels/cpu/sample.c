@@ -1,8 +1,8 @@
 /* sample.c - draws one token a row. The numbers of a row are those of head.h, so that the log-probability written here is the one that
  * logprob gives, bit for bit.
  *
- * Masses are integers, floor(2^40 e^(x - max)): their sums do not depend on order, so the smallest set that reaches top_p is found by
- * partial partitioning (C. Hoare, CACM 4 (1961): FIND) instead of sorting, and the draw is one pass over ids. A token of less than 2^-40
+ * Masses are integers, floor(2^40 e^(x - max)): their sums do not depend on order, so the smallest set that reaches top_p is found by a
+ * threshold (select.h) instead of sorting, and the draw is one pass over ids. A token of less than 2^-40
  * times the likeliest one is never drawn; the uniform has 24 bits.
  */
 #include <math.h>
@@ -11,89 +11,58 @@
 #include "base/philox.h"
 #include "head.h"
 #include "internal.h"
+#include "select.h"
 #include "vmath.h"
 
 #define UNIT 0x1p40f
 
 struct room {
     float *x;      /* (V) scaled logits */
-    int64_t *mass; /* (V) */
-    int32_t *id;   /* (V) */
+    int64_t *mass; /* (V), -1: dropped */
+    int64_t *full; /* (V) before anything was dropped */
+    int32_t *key;  /* (V) order of x */
 };
 
-/* Comes id a before id b: larger x first, then the lower id. */
-static inline int before(const float *x, int32_t a, int32_t b)
+/* Drops (mass -1) what stands behind the beginning of the order - by x, ties to the lower id - that ends with the threshold key t and,
+ * of those that are equal to t, with as many as bring `have` to `need`; weights 1 each if by_count. */
+static void drop_behind(const struct room *w, int64_t V, int32_t t, int by_count, int64_t need)
 {
-    return x[a] > x[b] || (x[a] == x[b] && a < b);
-}
+    int64_t have = 0;
 
-/* The last id of the shortest beginning of the order whose weight reaches `need`; weight: mass, or 1 each if NULL. Permutes id. */
-static int32_t last_of(const float *x, const int64_t *mass, int32_t *id, int64_t n, int64_t need)
-{
-    int64_t lo = 0, hi = n;
-
-    while (hi - lo > 1) {
-        int32_t a = id[lo], b = id[lo + (hi - lo) / 2], c = id[hi - 1], pivot;
-        int64_t i = lo, weight = 0, own;
-
-        pivot = before(x, a, b) ? (before(x, b, c) ? b : before(x, a, c) ? c : a) : (before(x, a, c) ? a : before(x, b, c) ? c : b);
-        for (int64_t k = lo; k < hi; k++)
-            if (before(x, id[k], pivot)) {
-                int32_t t = id[k];
-
-                id[k] = id[i];
-                id[i++] = t;
-                weight += mass ? mass[t] : 1;
-            }
-        if (weight >= need) {
-            hi = i;
+    for (int64_t v = 0; v < V; v++)
+        if (w->key[v] > t)
+            have += by_count ? 1 : w->full[v];
+    for (int64_t v = 0; v < V; v++) {
+        if (w->key[v] > t)
             continue;
-        }
-        own = mass ? mass[pivot] : 1;
-        if (weight + own >= need)
-            return pivot;
-        /* behind the pivot */
-        for (int64_t k = i; k < hi; k++)
-            if (id[k] == pivot) {
-                id[k] = id[i];
-                id[i] = pivot;
-                break;
-            }
-        need -= weight + own;
-        lo = i + 1;
-        if (lo == hi)
-            return pivot;
+        if (w->key[v] < t || have >= need)
+            w->mass[v] = -1;
+        else
+            have += by_count ? 1 : w->full[v];
     }
-    return id[lo];
 }
 
-/* Sets mass to 0 for what truncation drops. How many ids are kept. */
+/* Each rule looks at the whole distribution; kept is what all of them keep. Dropped ids get mass -1. How many ids are kept. */
 static int64_t truncate_row(const struct cairn_sample *a, const struct room *w, int64_t V, int64_t total)
 {
-    int32_t last = -1;
     int64_t kept = 0;
-    int whole = (a->top_k <= 0 || a->top_k >= V) && a->top_p >= 1.0f;
 
-    if (!whole) {
-        for (int64_t v = 0; v < V; v++)
-            w->id[v] = (int32_t)v;
-        if (a->top_k > 0 && a->top_k < V)
-            last = last_of(w->x, NULL, w->id, V, a->top_k);
-        if (a->top_p < 1.0f) {
-            double need = ceil((double)a->top_p * (double)total);
-            int32_t end = last_of(w->x, w->mass, w->id, V, need < 1 ? 1 : need > (double)total ? total : (int64_t)need);
+    for (int64_t v = 0; v < V; v++) {
+        w->key[v] = select_key(w->x[v]);
+        w->full[v] = w->mass[v];
+    }
+    if (a->top_k > 0 && a->top_k < V)
+        drop_behind(w, V, select_by_count(w->key, V, a->top_k), 1, a->top_k);
+    if (a->top_p < 1.0f) {
+        double share = ceil((double)a->top_p * (double)total);
+        int64_t need = share < 1.0 ? 1 : share > (double)total ? total : (int64_t)share;
 
-            if (last < 0 || before(w->x, end, last))
-                last = end;
-        }
+        drop_behind(w, V, select_by_weight(w->key, w->full, V, need), 0, need);
     }
     for (int64_t v = 0; v < V; v++) {
-        int in = (last < 0 || v == last || before(w->x, (int32_t)v, last)) &&
-                 (a->min_p <= 0.0f || (float)w->mass[v] >= a->min_p * UNIT);
-
-        kept += in;
-        if (!in)
+        if (a->min_p > 0.0f && (float)w->full[v] < a->min_p * UNIT)
             w->mass[v] = -1;
+        kept += w->mass[v] >= 0;
     }
     return kept;
 }
@@ -113,7 +82,7 @@ enum cairn_status cairn_sample_cpu(struct cairn_stream *s, const struct cairn_sa
     if (call_ok(&c) && (a->segments < 1 || a->segments > 4096 || (a->segments & (a->segments - 1)) || V < 1 || V % a->segments))
         call_fail(&c, "vocabulary of %lld in %d segments", (long long)V, a->segments);
     if (call_ok(&c))
-        call_reserve(&c, threads, (size_t)padded * (sizeof(float) + sizeof(int64_t) + sizeof(int32_t)), 0);
+        call_reserve(&c, threads, (size_t)padded * (sizeof(float) + 2 * sizeof(int64_t) + sizeof(int32_t)), 0);
     if (call_ok(&c)) {
 #pragma omp parallel for num_threads(threads) schedule(static)
         for (int64_t n = 0; n < N; n++) {
@@ -123,8 +92,9 @@ enum cairn_status cairn_sample_cpu(struct cairn_stream *s, const struct cairn_sa
             int64_t total = 0, kept = V;
             int32_t chosen = r.argmax;
 
-            w.x = (float *)(w.mass + padded);
-            w.id = (int32_t *)(w.x + padded);
+            w.full = w.mass + padded;
+            w.x = (float *)(w.full + padded);
+            w.key = (int32_t *)(w.x + padded);
             if (isfinite(r.lse)) { /* else the log-probability says that something is wrong: NaN or infinite */
                 for (int64_t v = 0; v < V; v += VL) {
                     int64_t m = V - v < VL ? V - v : VL;
