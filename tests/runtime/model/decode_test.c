@@ -21,6 +21,7 @@ struct world {
     struct cairn_pass *train, *sample;
     struct sequence s[MAX_SEQ];
     int n;
+    int64_t rows;        /* of the sampler's pass; few on the guard, which pays for each page at each op */
     uint64_t rng;
     int64_t tokens, unequal;
 };
@@ -128,7 +129,7 @@ static void run_cached(struct world *w, struct cairn_cache *cache, int max_piece
                     continue;
             }
             piece = piece < s->len - s->at ? piece : s->len - s->at;
-            piece = piece < 512 - n ? piece : 512 - n;
+            piece = piece < w->rows - n ? piece : w->rows - n;
             if (!piece)
                 continue;
             OK(cairn_cache_extend(cache, s->slot, piece, &fits, err));
@@ -174,8 +175,9 @@ static void open_world(struct world *w, const char *backend, int adapter)
 {
     memset(w, 0, sizeof *w);
     tiny_open(&w->t, backend, 2, TINY_SPARSE, adapter);
+    w->rows = strcmp(backend, "guard") ? 512 : 48;
     OK(cairn_pass_create(&w->train, &w->t.m, &(struct cairn_pass_opts){.max_rows = 8 * MAX_LEN, .max_seqs = 8, .train = 1}, err));
-    OK(cairn_pass_create(&w->sample, &w->t.m, &(struct cairn_pass_opts){.max_rows = 512, .max_seqs = MAX_SEQ}, err));
+    OK(cairn_pass_create(&w->sample, &w->t.m, &(struct cairn_pass_opts){.max_rows = w->rows, .max_seqs = MAX_SEQ}, err));
 }
 
 static void close_world(struct world *w)
