@@ -309,7 +309,7 @@ static void killed(void **state)
     hf_write(d, hf_path("ks"), 0);
     import(hf_path("ks"), hf_path("whole"), 1, 24000);
     want = digest(hf_path("whole"));
-    for (int round = 0; round < 6; round++) {
+    for (int round = 0; round < 4; round++) {
         char dir[300];
         int tries = 0, wait_status;
 
@@ -322,10 +322,10 @@ static void killed(void **state)
                 import(hf_path("ks"), dir, 1, 24000);
                 _exit(0);
             }
-            usleep(tiny_draw(&counter, 15000) + 1500 * (uint32_t)tries);
+            usleep(tiny_draw(&counter, 30000) + 15000 * (uint32_t)tries);
             kill(child, SIGKILL);
             assert_int_equal(waitpid(child, &wait_status, 0), child);
-            if (++tries == 40)
+            if (++tries == 15)
                 import(hf_path("ks"), dir, 1, 24000);
         }
         adopted += tries > 1;
