@@ -4,7 +4,6 @@
  * template and stop tokens from its recipe. Results come in the order of the lines, some lines at a time.
  */
 #include <argp.h>
-#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +54,8 @@ static error_t option(int key, char *arg, struct argp_state *state)
         a->template = arg;
         return 0;
     case OPT_MAX_NEW:
-        return cairn_parse_i64(arg, &a->max_new) && a->max_new >= 1 && a->max_new <= INT32_MAX ? 0 : EINVAL;
+        return cairn_parse_i64(arg, &a->max_new) && a->max_new >= 1 && a->max_new <= INT32_MAX ? 0
+        : cairn_bad_value(state, "max-new", arg, "1 or more tokens");
     case OPT_GREEDY:
         a->greedy = 1;
         return 0;
@@ -63,20 +63,25 @@ static error_t option(int key, char *arg, struct argp_state *state)
         a->ignore_stop = 1;
         return 0;
     case OPT_TEMPERATURE:
-        return number(arg, 0, 100, &a->temperature) ? 0 : EINVAL;
+        return number(arg, 0, 100, &a->temperature) ? 0
+        : cairn_bad_value(state, "temperature", arg, "0 to 100");
     case OPT_TOP_P:
-        return number(arg, 0, 1, &a->top_p) && a->top_p > 0 ? 0 : EINVAL;
+        return number(arg, 0, 1, &a->top_p) && a->top_p > 0 ? 0
+        : cairn_bad_value(state, "top-p", arg, "above 0, at most 1");
     case OPT_MIN_P:
-        return number(arg, 0, 1, &a->min_p) && a->min_p < 1 ? 0 : EINVAL;
+        return number(arg, 0, 1, &a->min_p) && a->min_p < 1 ? 0
+        : cairn_bad_value(state, "min-p", arg, "0 or more, below 1");
     case OPT_TOP_K:
-        return cairn_parse_i64(arg, &a->top_k) && a->top_k >= 0 && a->top_k <= INT32_MAX ? 0 : EINVAL;
+        return cairn_parse_i64(arg, &a->top_k) && a->top_k >= 0 && a->top_k <= INT32_MAX ? 0
+        : cairn_bad_value(state, "top-k", arg, "0 or more tokens");
     case OPT_SEED:
-        return cairn_parse_i64(arg, &a->seed) && a->seed >= 0 ? 0 : EINVAL;
+        return cairn_parse_i64(arg, &a->seed) && a->seed >= 0 ? 0
+        : cairn_bad_value(state, "seed", arg, "0 or more");
     case 'j':
         a->json = 1;
         return 0;
     }
-    return cairn_model_args_take(&a->model, key, arg);
+    return cairn_model_args_take(&a->model, key, arg, state);
 }
 
 struct job {
@@ -325,7 +330,7 @@ int cairn_verb_generate(int argc, char **argv)
         .doc = "Samples from a model: {\"ids\"} in, the new {\"ids\"} out, with \"text\" where there is a tokenizer, a line for a line; or one "
                "--prompt and its text. MODEL is an imported checkpoint, a policy, a run (its newest policy) or a HuggingFace directory.\v"
                "Examples:\n"
-               "  cairn generate /tmp/tiny --prompt 'Ann has 3 pens and gets 2 more. How many pens?'\n"
+               "  cairn generate /tmp/tiny --prompt 'Ann has 3 pens. How many?'\n"
                "  echo '{\"ids\":[5,6,7]}' | cairn generate --ids /dev/stdin --greedy \\\n"
                "      --max-new 16 tests/fixtures/models/glm52-tiny"};
     struct arguments a = {.temperature = 1, .top_p = 1};

@@ -6,7 +6,6 @@
  * Lines are read, run and written some at a time, in order. Before a bad line is named, what came before it is written.
  */
 #include <argp.h>
-#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,15 +44,16 @@ static error_t option(int key, char *arg, struct argp_state *state)
         return 0;
     case OPT_PATH:
         a->decode = !strcmp(arg, "decode");
-        return a->decode || !strcmp(arg, "train") ? 0 : EINVAL;
+        return a->decode || !strcmp(arg, "train") ? 0 : cairn_bad_value(state, "path", arg, "train or decode");
     case OPT_PROMPT:
-        return cairn_parse_i64(arg, &a->prompt) && a->prompt >= 1 ? 0 : EINVAL;
+        return cairn_parse_i64(arg, &a->prompt) && a->prompt >= 1 ? 0 : cairn_bad_value(state, "prompt", arg, "a number of tokens, at least 1");
     case OPT_TEMPERATURE:
-        return cairn_parse_double(arg, &a->temperature) && (float)a->temperature > 0 ? 0 : EINVAL;
+        return cairn_parse_double(arg, &a->temperature) && (float)a->temperature > 0 ? 0
+                                                                                : cairn_bad_value(state, "temperature", arg, "a number above 0");
     case OPT_JSON:
         return 0; /* it is JSON anyway */
     }
-    return cairn_model_args_take(&a->model, key, arg);
+    return cairn_model_args_take(&a->model, key, arg, state);
 }
 
 /* What is being run: some lines, and room for their rows. */

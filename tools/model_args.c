@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/str.h"
@@ -16,7 +17,13 @@ void cairn_model_args_init(struct cairn_model_args *a)
     *a = (struct cairn_model_args){.step = -1};
 }
 
-error_t cairn_model_args_take(struct cairn_model_args *a, int key, char *arg)
+error_t cairn_bad_value(struct argp_state *state, const char *name, const char *arg, const char *expected)
+{
+    argp_error(state, "--%s %s: expected %s", name, arg, expected);
+    return EINVAL;
+}
+
+error_t cairn_model_args_take(struct cairn_model_args *a, int key, char *arg, struct argp_state *state)
 {
     switch (key) {
     case CAIRN_OPT_ADAPTER:
@@ -29,9 +36,10 @@ error_t cairn_model_args_take(struct cairn_model_args *a, int key, char *arg)
         a->backend = arg;
         return 0;
     case CAIRN_OPT_THREADS:
-        return cairn_parse_i64(arg, &a->threads) && a->threads >= 0 && a->threads <= 65536 ? 0 : EINVAL;
+        return cairn_parse_i64(arg, &a->threads) && a->threads >= 0 && a->threads <= 65536 ? 0
+                                                                                             : cairn_bad_value(state, "threads", arg, "0 to 65536");
     case CAIRN_OPT_STEP:
-        return cairn_parse_i64(arg, &a->step) && a->step >= 0 ? 0 : EINVAL;
+        return cairn_parse_i64(arg, &a->step) && a->step >= 0 ? 0 : cairn_bad_value(state, "step", arg, "a step");
     case ARGP_KEY_ARG:
         if (a->model)
             return ARGP_ERR_UNKNOWN;
@@ -146,7 +154,7 @@ static enum cairn_status tokenizer_find(struct cairn_cli_model *m, const struct 
 
 enum cairn_status cairn_cli_model_open(struct cairn_cli_model *m, const struct cairn_model_args *a, struct cairn_error *err)
 {
-    const struct cairn_policy_opts po = {.base = a->base, .adapter = a->adapter};
+    const struct cairn_policy_opts po = {.base = a->base, .adapter = a->adapter, .quiet = !isatty(STDERR_FILENO)};
     const struct cairn_compute_opts co = {.backend = a->backend, .threads = (int)a->threads};
     enum cairn_status st = CAIRN_OK;
 

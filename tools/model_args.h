@@ -28,8 +28,10 @@ enum { CAIRN_OPT_ADAPTER = 512, CAIRN_OPT_BASE, CAIRN_OPT_BACKEND, CAIRN_OPT_THR
         {"threads", CAIRN_OPT_THREADS, "N", 0, "CPU threads (default: all); never changes a bit", 1}
 
 void cairn_model_args_init(struct cairn_model_args *a);
-/* Takes one option or the word MODEL; ARGP_ERR_UNKNOWN if it is none of these. */
-error_t cairn_model_args_take(struct cairn_model_args *a, int key, char *arg);
+/* Takes one option or the word MODEL; ARGP_ERR_UNKNOWN if it is none of these. A value that is wrong is told, EINVAL. */
+error_t cairn_model_args_take(struct cairn_model_args *a, int key, char *arg, struct argp_state *state);
+/* Tells that `arg` is no value for --name, and what would be; EINVAL. */
+error_t cairn_bad_value(struct argp_state *state, const char *name, const char *arg, const char *expected);
 
 struct cairn_cli_model {
     struct cairn_compute k;

@@ -47,6 +47,12 @@ static void eval_lay(struct cairn_rollout_how *h, const json_t *set)
         h->max_new = json_integer_value(cap);
 }
 
+void cairn_rollout_eval_key(struct cairn_rollout_how *h, const char *set)
+{
+    h->step |= EVAL_STEP;
+    h->seed ^= cairn_tile_seed(set);
+}
+
 enum cairn_status cairn_rollout_how(struct cairn_rollout_how *h, const struct cairn_recipe *r, const struct cairn_link *l, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -68,8 +74,7 @@ enum cairn_status cairn_rollout_how(struct cairn_rollout_how *h, const struct ca
         if (!set)
             TRY(CAIRN_BUG(err, "an evaluation set that the recipe does not have"));
         eval_lay(h, set);
-        h->step |= EVAL_STEP;
-        h->seed ^= cairn_tile_seed(l->eval);
+        cairn_rollout_eval_key(h, l->eval);
     }
     if (!(h->temperature > 0)) {
         h->greedy = 1;

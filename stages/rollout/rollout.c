@@ -361,6 +361,8 @@ enum cairn_status cairn_rollout_work(struct cairn_stage_ctx *ctx, struct cairn_e
                                    .want = x.how.groups,
                                    .dynamic = x.dynamic,
                                    .sampled = x.how.truncates,
+                                   .right = cairn_recipe_f64(x.recipe, "score.reward.right"),
+                                   .wrong = cairn_recipe_f64(x.recipe, "score.reward.wrong"),
                                    .truncated_zero = !strcmp(cairn_recipe_str(x.recipe, "score.reward.truncated"), "zero"),
                                    .identity = identity,
                                    .dir = ctx->dir,

@@ -25,6 +25,8 @@ struct cairn_rollout_how {
     uint32_t step;
 };
 enum cairn_status cairn_rollout_how(struct cairn_rollout_how *h, const struct cairn_recipe *r, const struct cairn_link *l, struct cairn_error *err);
+/* The key of an evaluation's draws: of the step, of the set's name. */
+void cairn_rollout_eval_key(struct cairn_rollout_how *h, const char *set);
 
 /* Dynamic sampling: how many candidates to draw next, after `groups` of which `mixed` are mixed and `want` are wanted. 0: enough. */
 int64_t cairn_rollout_refill(int64_t want, int64_t groups, int64_t mixed);

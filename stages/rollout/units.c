@@ -25,7 +25,8 @@ struct group {
     struct sample *sample; /* (samples); NULL: none came yet, or written */
     int missing;           /* samples */
     int repeat;
-    int64_t right;         /* dynamic: raw rewards that are those of a right answer */
+    double least, most;    /* dynamic: raw rewards */
+    uint8_t right;         /* dynamic: verdict of sample 0 */
     uint8_t judged, used;  /* used: known when everything before it is judged */
     int64_t tokens, capped;
 };
@@ -182,15 +183,24 @@ int cairn_units_count(const struct cairn_units *u)
 
 /* ---- judging -------------------------------------------------------------------------------------------------------- */
 
-static int mixed(const struct cairn_units *u, const struct group *g)
+static int mixed(const struct group *g)
 {
-    return g->right > 0 && g->right < u->o.samples;
+    return g->least != g->most;
 }
 
-/* Raw reward of one response: 1 that of a right answer. */
-static int raw_right(const struct cairn_units *u, uint8_t verdict, uint8_t finish)
+/* Sample s of the group came out like this. */
+static void result_add(const struct cairn_units *u, struct group *g, int s, int64_t tokens, uint8_t finish, uint8_t verdict)
 {
-    return verdict == 1 && !(u->o.truncated_zero && finish == CAIRN_FINISH_LENGTH);
+    double raw = u->o.truncated_zero && finish == CAIRN_FINISH_LENGTH ? 0 : verdict == 1 ? u->o.right : u->o.wrong;
+
+    g->tokens += tokens;
+    g->capped += finish == CAIRN_FINISH_LENGTH;
+    if (!s) {
+        g->least = g->most = raw;
+        g->right = verdict == 1;
+    }
+    g->least = raw < g->least ? raw : g->least;
+    g->most = raw > g->most ? raw : g->most;
 }
 
 /* Goes on over judged groups and says of each whether it is used. */
@@ -199,7 +209,7 @@ static void decide(struct cairn_units *u)
     for (; u->known < u->n && u->group[u->known].judged; u->known++) {
         struct group *g = &u->group[u->known];
 
-        g->used = !u->o.dynamic || (mixed(u, g) && u->kept < u->o.want);
+        g->used = !u->o.dynamic || (mixed(g) && u->kept < u->o.want);
         u->kept += g->used;
     }
 }
@@ -224,9 +234,7 @@ static enum cairn_status judge(struct cairn_units *u, struct group *g, struct ca
     }
     for (int s = 0; s < n; s++) {
         g->sample[s].verdict = verdict[s];
-        g->right += u->o.dynamic && raw_right(u, verdict[s], g->sample[s].finish);
-        g->tokens += g->sample[s].n;
-        g->capped += g->sample[s].finish == CAIRN_FINISH_LENGTH;
+        result_add(u, g, s, g->sample[s].n, g->sample[s].finish, verdict[s]);
     }
     g->judged = 1;
 out:
@@ -466,9 +474,7 @@ static enum cairn_status unit_read(struct cairn_units *u, const struct cairn_sha
 
         if (prompt[i] != g->prompt_id || offsets[i + 1] - offsets[i] < length[i] || length[i] != g->ids.n)
             TRY(cairn_fail(err, CAIRN_EDATA, "%s: rollout %lld is of another prompt", e->file, (long long)i));
-        g->tokens += offsets[i + 1] - offsets[i] - length[i];
-        g->capped += finish[i] == CAIRN_FINISH_LENGTH;
-        g->right += u->o.dynamic && raw_right(u, verdict[i], finish[i]);
+        result_add(u, g, (int)(i % u->o.samples), offsets[i + 1] - offsets[i] - length[i], finish[i], verdict[i]);
     }
     for (int64_t g = begin; g < end; g++) {
         u->group[g].judged = u->group[g].used = 1; /* dynamic: decide() says */
@@ -532,9 +538,9 @@ struct cairn_units_counts cairn_units_counts(const struct cairn_units *u)
         c.capped += g->capped;
         if (!u->o.dynamic)
             continue;
-        c.surplus += mixed(u, g) && !g->used;
-        c.all_right += g->right == u->o.samples;
-        c.all_wrong += g->right == 0;
+        c.surplus += mixed(g) && !g->used;
+        c.all_right += !mixed(g) && g->right;
+        c.all_wrong += !mixed(g) && !g->right;
     }
     return c;
 }
@@ -546,7 +552,7 @@ enum cairn_status cairn_units_surplus(const struct cairn_units *u, int64_t **id,
     if (!*id)
         return CAIRN_NOMEM(err);
     for (int64_t i = 0; u->o.dynamic && i < u->n; i++)
-        if (mixed(u, &u->group[i]) && !u->group[i].used)
+        if (mixed(&u->group[i]) && !u->group[i].used)
             (*id)[(*n)++] = u->group[i].prompt_id;
     return CAIRN_OK;
 }

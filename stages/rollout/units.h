@@ -26,7 +26,8 @@ struct cairn_units_opts {
     int64_t want;              /* groups to keep */
     int dynamic;               /* 1: keep mixed ones; 0: keep all */
     int sampled;               /* 1: log-probabilities over what truncation left are stored, too */
-    int truncated_zero;        /* score.reward.truncated: zero - a capped response's raw reward is that of a wrong one */
+    double right, wrong;       /* dynamic: raw rewards of verdicts; mixed means that they are not all equal */
+    int truncated_zero;        /* score.reward.truncated: zero - a capped response's raw reward is 0 */
     const char *identity;      /* what shards must agree in beyond the artefact's identity: the fingerprint; copied */
     const char *dir;           /* of the artefact; copied */
     struct cairn_attempt *attempt;   /* borrowed */
@@ -37,8 +38,9 @@ struct cairn_units_opts {
 };
 
 struct cairn_units_counts {
-    int64_t groups, kept, surplus, all_right, all_wrong; /* of whole groups at the beginning of the list; dynamic only but groups */
-    int64_t rollouts, tokens, capped;                    /* of all whole groups; response tokens */
+    int64_t groups, kept;                  /* whole groups; of those at the beginning of the list, groups that are used */
+    int64_t surplus, all_right, all_wrong; /* dynamic: mixed ones that are not used; equal rewards, by the first one's verdict */
+    int64_t rollouts, tokens, capped;      /* of whole groups; response tokens */
     int64_t adopted;                                     /* rollouts taken over from an earlier attempt */
 };
 

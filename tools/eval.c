@@ -1,0 +1,389 @@
+/* eval.c - `cairn eval DIR --set FILE`: samples and grades a problem set with a policy of a run.
+ *
+ * Template, stop tokens, sampling and grading are those of the run's recipe unless said otherwise. Draws are keyed by (seed, step, name of
+ * the set, row, sample), as in the run's own evaluations: the set that the recipe evaluates under that name gives the same responses.
+ * Writes nothing.
+ */
+#include <argp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/signals.h"
+#include "base/str.h"
+#include "stages/rollout/cursor.h"
+#include "stages/rollout/engine.h"
+#include "stages/rollout/prompting.h"
+#include "stages/rollout/rollout.h"
+#include "stages/score/score.h"
+#include "tools/cli.h"
+#include "tools/model_args.h"
+#include "tools/verbs.h"
+
+#define SETS 32
+
+struct arguments {
+    struct cairn_model_args model;
+    const char *set[SETS], *grader;
+    int sets, json;
+    int64_t k, limit, max_new; /* 0: not given */
+    double temperature, top_p; /* below 0: the recipe's */
+};
+
+enum { OPT_SET = 256, OPT_LIMIT, OPT_TEMPERATURE, OPT_TOP_P, OPT_MAX_NEW, OPT_GRADER };
+
+static error_t option(int key, char *arg, struct argp_state *state)
+{
+    struct arguments *a = state->input;
+
+    switch (key) {
+    case OPT_SET:
+        if (a->sets == SETS)
+            return cairn_bad_value(state, "set", arg, "at most 32 sets");
+        a->set[a->sets++] = arg;
+        return 0;
+    case 'k':
+        return cairn_parse_i64(arg, &a->k) && a->k >= 1 && a->k <= 1000000 ? 0 : cairn_bad_value(state, "k", arg, "1 or more samples");
+    case OPT_LIMIT:
+        return cairn_parse_i64(arg, &a->limit) && a->limit >= 1 ? 0 : cairn_bad_value(state, "limit", arg, "1 or more problems");
+    case OPT_MAX_NEW:
+        return cairn_parse_i64(arg, &a->max_new) && a->max_new >= 1 && a->max_new <= INT32_MAX
+                   ? 0
+                   : cairn_bad_value(state, "max-new", arg, "1 or more tokens");
+    case OPT_TEMPERATURE:
+        return cairn_parse_double(arg, &a->temperature) && a->temperature >= 0 && a->temperature <= 100
+                   ? 0
+                   : cairn_bad_value(state, "temperature", arg, "0 to 100");
+    case OPT_TOP_P:
+        return cairn_parse_double(arg, &a->top_p) && a->top_p > 0 && a->top_p <= 1 ? 0 : cairn_bad_value(state, "top-p", arg, "above 0, at most 1");
+    case OPT_GRADER:
+        a->grader = arg;
+        return 0;
+    case 'j':
+        a->json = 1;
+        return 0;
+    }
+    return cairn_model_args_take(&a->model, key, arg, state);
+}
+
+struct eval {
+    const struct arguments *a;
+    struct cairn_grader_process *graders;
+    struct cairn_cli_model m;
+    struct cairn_prompting prompting;
+    struct cairn_rollout_how how;
+    /* the set at work */
+    char *name;
+    struct cairn_prompts file;
+    struct cairn_ids *prompt;   /* (file.n) */
+    struct cairn_rollouts r;
+    struct result *result;      /* (file.n * k) */
+    struct cairn_progress *bar;
+    int64_t done;
+};
+
+struct result {
+    int32_t *tokens;
+    int64_t n;
+    enum cairn_finish finish;
+};
+
+/* "a/heldout.jsonl" -> "heldout" */
+static char *set_name(const char *path)
+{
+    const char *base = cairn_path_basename(path);
+    size_t n = strlen(base);
+
+    return cairn_ends_with(base, ".jsonl") ? strndup(base, n - 6) : strdup(base);
+}
+
+static enum cairn_status how_set(struct eval *e, struct cairn_error *err)
+{
+    const struct arguments *a = e->a;
+    const struct cairn_recipe *r = e->m.run->recipe;
+    const json_t *sets = cairn_recipe_get(r, "data.eval");
+    struct cairn_link link = {e->m.policy.step, CAIRN_STAGE_ROLLOUT, NULL};
+    enum cairn_status st = CAIRN_OK;
+
+    for (size_t i = 0; i < json_array_size(sets); i++) /* the recipe may have words of its own for this set */
+        if (!strcmp(e->name, json_string_value(json_object_get(json_array_get(sets, i), "name"))))
+            link.eval = e->name;
+    TRY(cairn_rollout_how(&e->how, r, &link, err));
+    if (!link.eval)
+        cairn_rollout_eval_key(&e->how, e->name);
+    if (!link.eval || a->k)
+        e->how.samples = a->k ? (int)a->k : 1;
+    if (a->limit)
+        e->how.limit = a->limit;
+    if (a->max_new)
+        e->how.max_new = a->max_new;
+    if (a->top_p > 0)
+        e->how.top_p = (float)a->top_p;
+    if (a->temperature >= 0) {
+        e->how.greedy = !((float)a->temperature > 0);
+        e->how.temperature = e->how.greedy ? 1 : (float)a->temperature;
+    }
+out:
+    return st;
+}
+
+static enum cairn_status set_open(struct eval *e, const char *path, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    e->name = set_name(path);
+    if (!e->name)
+        TRY(CAIRN_NOMEM(err));
+    TRY(how_set(e, err));
+    TRY(cairn_prompts_load(&e->file, path, err));
+    if (e->how.limit >= 0 && e->how.limit < e->file.n)
+        e->file.n = e->how.limit;
+    e->prompt = calloc((size_t)e->file.n, sizeof *e->prompt);
+    e->result = calloc((size_t)(e->file.n * e->how.samples), sizeof *e->result);
+    if (!e->prompt || !e->result)
+        TRY(CAIRN_NOMEM(err));
+    for (int64_t i = 0; i < e->file.n; i++)
+        TRY(cairn_prompting_ids(&e->prompting, &e->file, i, e->how.max_new, &e->m.policy.config, &e->prompt[i], err));
+out:
+    return st;
+}
+
+static void set_close(struct eval *e)
+{
+    for (int64_t i = 0; e->prompt && i < e->file.n; i++)
+        cairn_ids_free(&e->prompt[i]);
+    for (int64_t i = 0; e->result && i < e->file.n * e->how.samples; i++)
+        free(e->result[i].tokens);
+    free(e->prompt);
+    free(e->result);
+    free(e->name);
+    cairn_rollouts_free(&e->r);
+    cairn_prompts_free(&e->file);
+    e->prompt = NULL;
+    e->result = NULL;
+    e->name = NULL;
+    e->done = 0;
+}
+
+static enum cairn_status tell(void *arg, const struct cairn_response *r, struct cairn_error *err)
+{
+    struct eval *e = arg;
+    struct result *to = &e->result[r->tag * e->how.samples + r->sample];
+
+    to->tokens = malloc((size_t)r->n * sizeof *to->tokens);
+    if (!to->tokens)
+        return CAIRN_NOMEM(err);
+    memcpy(to->tokens, r->tokens, (size_t)r->n * sizeof *to->tokens);
+    to->n = r->n;
+    to->finish = r->finish;
+    cairn_progress_at(e->bar, ++e->done);
+    return CAIRN_OK;
+}
+
+static enum cairn_status set_sample(struct eval *e, struct cairn_error *err)
+{
+    const struct cairn_recipe *r = e->m.run->recipe;
+    int64_t longest = 1, work = e->file.n * e->how.samples;
+    struct cairn_engine_opts o = {.batch = (int)cairn_recipe_i64(r, "rollout.batch"),
+                                  .page = (int)cairn_recipe_i64(r, "rollout.page"),
+                                  .seed = e->how.seed,
+                                  .step = e->how.step,
+                                  .temperature = e->how.temperature,
+                                  .top_p = e->how.top_p,
+                                  .min_p = e->how.min_p,
+                                  .top_k = e->how.top_k,
+                                  .greedy = e->how.greedy,
+                                  .stop = e->prompting.stop.p,
+                                  .stops = (int)e->prompting.stop.n,
+                                  .ended = e->prompting.texts ? cairn_prompting_ended : NULL,
+                                  .ended_arg = &e->prompting};
+    struct cairn_engine *engine = NULL;
+    enum cairn_status st = CAIRN_OK;
+
+    for (int64_t i = 0; i < e->file.n; i++) {
+        int64_t n = cairn_engine_positions(e->prompt[i].n, e->how.max_new);
+
+        longest = n > longest ? n : longest;
+    }
+    o.max_length = longest;
+    if (o.batch > work)
+        o.batch = (int)work;
+    e->bar = cairn_progress_begin(e->name, "responses", work, cairn_recipe_f64(r, "log.interval"));
+    TRY(cairn_engine_create(&engine, &e->m.model, &o, err));
+    for (int64_t i = 0; i < e->file.n; i++)
+        TRY(cairn_engine_submit(engine,
+                                &(struct cairn_request){.prompt = e->prompt[i].p, .length = e->prompt[i].n, .max_new = e->how.max_new,
+                                                        .samples = e->how.samples, .key = cairn_prompt_key(cairn_prompt_id(0, i)), .tag = i},
+                                err));
+    TRY(cairn_engine_run(engine, tell, e, err));
+out:
+    cairn_progress_end(e->bar);
+    e->bar = NULL;
+    cairn_engine_destroy(engine);
+    return st;
+}
+
+/* The responses as the score stage takes them. */
+static enum cairn_status rollouts_make(struct eval *e, struct cairn_error *err)
+{
+    struct cairn_rollouts *r = &e->r;
+    int64_t n = e->file.n * e->how.samples, tokens = 0;
+    size_t m = (size_t)n + 1;
+    enum cairn_status st = CAIRN_OK;
+
+    for (int64_t i = 0; i < n; i++)
+        tokens += e->prompt[i / e->how.samples].n + e->result[i].n;
+    *r = (struct cairn_rollouts){.n = n,
+                                 .offsets = calloc(m, sizeof *r->offsets),
+                                 .tokens = calloc((size_t)tokens + 1, sizeof *r->tokens),
+                                 .prompt_length = calloc(m, sizeof *r->prompt_length),
+                                 .prompt_id = calloc(m, sizeof *r->prompt_id),
+                                 .group = calloc(m, sizeof *r->group),
+                                 .sample = calloc(m, sizeof *r->sample),
+                                 .finish = calloc(m, 1),
+                                 .used = calloc(m, 1),
+                                 .verdict = calloc(m, 1)};
+    if (!r->offsets || !r->tokens || !r->prompt_length || !r->prompt_id || !r->group || !r->sample || !r->finish || !r->used || !r->verdict)
+        TRY(CAIRN_NOMEM(err));
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row = i / e->how.samples, at = r->offsets[i];
+
+        memcpy(r->tokens + at, e->prompt[row].p, (size_t)e->prompt[row].n * sizeof *r->tokens);
+        memcpy(r->tokens + at + e->prompt[row].n, e->result[i].tokens, (size_t)e->result[i].n * sizeof *r->tokens);
+        r->offsets[i + 1] = at + e->prompt[row].n + e->result[i].n;
+        r->prompt_length[i] = (int32_t)e->prompt[row].n;
+        r->prompt_id[i] = cairn_prompt_id(0, row);
+        r->group[i] = (int32_t)row;
+        r->sample[i] = (int32_t)(i % e->how.samples);
+        r->finish[i] = (uint8_t)e->result[i].finish;
+        r->used[i] = 1;
+        r->verdict[i] = CAIRN_VERDICT_UNASKED;
+    }
+    TRY(cairn_rollouts_finish(r, e->name, err));
+out:
+    return st;
+}
+
+static double figure(const json_t *metrics, const char *name)
+{
+    return json_number_value(json_object_get(metrics, name));
+}
+
+static enum cairn_status figures_print(const struct eval *e, const json_t *m, struct cairn_error *err)
+{
+    if (!e->a->json) {
+        printf("%-20s %9lld %5d %9.1f %% %9.1f %% %9.1f %% %11.1f %9.1f %%\n", e->name, (long long)e->file.n, e->how.samples,
+               100 * figure(m, "accuracy"), 100 * figure(m, "pass_at_k"), 100 * figure(m, "accuracy_finished"), figure(m, "length/mean"),
+               100 * figure(m, "capped_share"));
+        return CAIRN_OK;
+    }
+    return cairn_cli_json(json_pack("{s:s, s:I, s:I, s:i, s:f, s:f, s:f, s:f, s:f, s:I}", "set", e->name, "step", (json_int_t)e->m.policy.step,
+                                    "problems", (json_int_t)e->file.n, "k", e->how.samples, "accuracy", figure(m, "accuracy"), "pass_at_k",
+                                    figure(m, "pass_at_k"), "accuracy_finished", figure(m, "accuracy_finished"), "length_mean",
+                                    figure(m, "length/mean"), "capped_share", figure(m, "capped_share"), "responses", (json_int_t)e->r.n),
+                          err);
+}
+
+static enum cairn_status set_score(struct eval *e, struct cairn_error *err)
+{
+    const char *grader[1] = {e->a->grader};
+    const struct cairn_score_opts o = {.recipe = e->m.run->recipe, .graders = e->graders, .tokenizer = e->prompting.tokenizer, .files = &e->file,
+                                       .nfiles = 1, .grader = grader, .cap = e->how.max_new};
+    struct cairn_scores_table s = {0};
+    json_t *metrics = NULL;
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(rollouts_make(e, err));
+    TRY(cairn_scores_create(&s, e->r.n, err));
+    TRY(cairn_score_grade(&s, &e->r, 0, e->r.n, &o, err));
+    metrics = cairn_score_metrics(&s, &e->r);
+    if (!metrics)
+        TRY(CAIRN_NOMEM(err));
+    TRY(figures_print(e, metrics, err));
+    TRY(cairn_cli_flush(err));
+out:
+    json_decref(metrics);
+    cairn_scores_free(&s);
+    return st;
+}
+
+static enum cairn_status run(struct eval *e, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_cli_model_open(&e->m, &e->a->model, err));
+    if (!e->m.run)
+        TRY(cairn_fail(err, CAIRN_EUSAGE, "%s belongs to no run: template, stop tokens and grading come from a run's recipe", e->a->model.model));
+    TRY(cairn_prompting_open(&e->prompting, e->m.run->recipe, e->m.tokenizer, &e->m.policy.config, err));
+    if (!e->a->json)
+        printf("policy %lld\n%-20s %9s %5s %11s %11s %11s %11s %11s\n", (long long)e->m.policy.step, "set", "problems", "k", "accuracy", "pass@k",
+               "of finished", "length", "capped");
+    for (int i = 0; i < e->a->sets; i++) {
+        TRY(set_open(e, e->a->set[i], err));
+        TRY(set_sample(e, err));
+        TRY(set_score(e, err));
+        set_close(e);
+    }
+out:
+    set_close(e);
+    cairn_prompting_close(&e->prompting);
+    cairn_cli_model_close(&e->m);
+    return st;
+}
+
+int cairn_verb_eval(int argc, char **argv)
+{
+    static const struct argp_option options[] = {
+        {"set", OPT_SET, "FILE", 0, "problems, JSON lines {\"id\",\"prompt\",\"answer\"}; may be repeated", 0},
+        {NULL, 'k', "K", 0, "responses a problem (default: the recipe's for a set of this name, else 1)", 0},
+        {"limit", OPT_LIMIT, "N", 0, "only the first N problems", 0},
+        {"temperature", OPT_TEMPERATURE, "T", 0, "0 is greedy (default: the recipe's)", 0},
+        {"top-p", OPT_TOP_P, "P", 0, "default: the recipe's", 0},
+        {"max-new", OPT_MAX_NEW, "N", 0, "length cap, tokens (default: the recipe's)", 0},
+        {"grader", OPT_GRADER, "NAME", 0, "default: the recipe's", 0},
+        CAIRN_MODEL_OPTIONS,
+        {"json", 'j', NULL, 0, "one JSON object a set", 2},
+        {0}};
+    static const struct argp argp = {
+        .options = options,
+        .parser = option,
+        .args_doc = "DIR",
+        .doc = "Samples and grades problem sets with a policy of a run: accuracy (mean over all responses), pass@k (problems with a right one "
+               "among k), accuracy among finished responses, mean length in tokens, share of responses that hit the cap. DIR is a run (its newest "
+               "policy) or a policy in it.\v"
+               "Examples:\n"
+               "  cairn eval /tmp/tiny --set recipes/data/tiny/heldout.jsonl -k 4\n"
+               "  cairn eval /tmp/tiny --step 0 --set recipes/data/tiny/heldout.jsonl --json"};
+    struct arguments a = {.temperature = -1, .top_p = -1};
+    struct eval *e = NULL;
+    struct cairn_error err = {0};
+    enum cairn_status st = CAIRN_OK;
+    int done = 0, rc;
+
+    cairn_model_args_init(&a.model);
+    rc = cairn_cli_parse(&argp, argc, argv, &a, &done);
+    if (rc || done)
+        return rc;
+    if (!a.model.model)
+        return cairn_cli_usage(argv[0], "which run?");
+    if (!a.sets)
+        return cairn_cli_usage(argv[0], "which --set FILE?");
+    cairn_signals_install();
+    signal(SIGPIPE, SIG_IGN); /* a reader that left is a failed write: 74 and a sentence */
+    if (a.json)
+        cairn_log_quiet(1);
+    e = calloc(1, sizeof *e);
+    if (!e)
+        TRY(CAIRN_NOMEM(&err));
+    e->a = &a;
+    TRY(cairn_grader_process_start(&e->graders, NULL, &err)); /* before any thread */
+    TRY(run(e, &err));
+out:
+    if (e)
+        cairn_grader_process_stop(e->graders);
+    free(e);
+    return st == CAIRN_OK ? CAIRN_OK : cairn_cli_fail(argv[0], &err);
+}
