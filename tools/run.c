@@ -14,6 +14,7 @@
 #include "tools/cli.h"
 #include "tools/launch.h"
 #include "tools/recipe_args.h"
+#include "tools/replay.h"
 #include "tools/trail.h"
 #include "tools/verbs.h"
 
@@ -56,6 +57,19 @@ static const struct argp argp = {
     "SIGTERM and Ctrl-C stop it at the next unit of work and exit 75: run me again.\n\n"
     "Examples:\n  cairn run recipes/tiny.yaml --run /tmp/tiny\n  cairn run recipes/tiny.yaml --run /tmp/tiny run.steps=5",
     NULL, NULL, NULL};
+
+/* A run that replays another's rollouts must not sample its own; one of recorded responses must have them. */
+static enum cairn_status origin_check(const struct cairn_run *run, struct cairn_error *err)
+{
+    const struct cairn_link first = {1, CAIRN_STAGE_ROLLOUT, NULL};
+
+    if (cairn_replay_origin(run->recipe, "run"))
+        return cairn_fail(err, CAIRN_ERECIPE, "%s replays the rollouts of another run (run.origin); to go on: cairn replay OLD --train --run %s",
+                          run->dir, run->dir);
+    if (cairn_replay_origin(run->recipe, "file") && !cairn_link_done(run, &first))
+        return cairn_fail(err, CAIRN_ENOINPUT, "%s wants recorded rollouts (run.origin) that are not there; call cairn replay --from again", run->dir);
+    return CAIRN_OK;
+}
 
 /* ---- the chain ------------------------------------------------------------------------------------------------------ */
 
@@ -110,6 +124,7 @@ int cairn_verb_run(int argc, char **argv)
     TRY(cairn_lock_take(&lock, a.recipe.run, &err));
     TRY(cairn_run_init(&run, a.recipe.run, recipe, &err));
     recipe = NULL;
+    TRY(origin_check(run, &err));
     TRY(chain_run(run, &a, &err));
     cairn_info("%s: done in %.0f s", run->dir, cairn_now_s() - t0);
 out:

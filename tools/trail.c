@@ -30,7 +30,7 @@ static void line_make(struct cairn_str *s, const struct cairn_manifest *m, const
 {
     const json_t *seconds = json_object_get(m->info, "seconds");
 
-    cairn_str_printf(s, "%-28s", name);
+    cairn_str_printf(s, "%-27s", name);
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
         const json_t *v = metric(m, figures[i].key);
         char number[64];
@@ -42,6 +42,8 @@ static void line_make(struct cairn_str *s, const struct cairn_manifest *m, const
     }
     if (json_is_number(seconds))
         cairn_str_printf(s, "  %.1f s", json_number_value(seconds));
+    else if (json_object_get(m->info, "copied_from"))
+        cairn_str_puts(s, "  copied");
 }
 
 static json_t *object_make(const struct cairn_manifest *m, const struct cairn_link *l, const char *name)

@@ -1,0 +1,453 @@
+/* replay_from.c - recorded responses of any system become the rollouts of step 1 of a new run (replay.h).
+ *
+ * FILE is the run's prompt file, too: its rows are {"id", "prompt", "answer", "responses": [...]}, kept whole by size and digest, so no other key
+ * is lost. A response is {"text"}, tokenised, with the stop token behind it; or {"ids"} as the other system had them, with "logprobs" of each.
+ * It was cut at a cap where "finish" says "length", or where its ids do not end with a stop token.
+ * Log-probabilities: all responses bring them, or none: without them nobody claims to know what the sampler thought.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/digest.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "ckpt/attempt.h"
+#include "ckpt/retention.h"
+#include "model/policy.h"
+#include "stages/common/lock.h"
+#include "stages/common/rollouts.h"
+#include "stages/common/stage.h"
+#include "stages/rollout/prompting.h"
+#include "stages/rollout/units.h"
+#include "tools/cli.h"
+#include "tools/replay.h"
+
+#define SPOOL_MAX ((size_t)4 << 30)
+
+/* Rollouts in the making. */
+struct making {
+    struct cairn_rollouts r;
+    int64_t cap, tokens_cap, logprobs_cap, tokens, logprobs, groups;
+    int brings; /* logprobs: -1 not known yet, 0, 1 */
+    struct cairn_prompting prompting;
+    struct cairn_model_config config;
+    struct cairn_ids prompt, response;
+};
+
+static int grow(void **p, size_t size, int64_t n)
+{
+    void *q = realloc(*p, size * (size_t)n);
+
+    if (q)
+        *p = q;
+    return q != NULL;
+}
+
+static int making_room(struct making *k)
+{
+    struct cairn_rollouts *r = &k->r;
+    int64_t cap = k->cap ? 2 * k->cap : 1024;
+
+    if (r->n + 1 < k->cap)
+        return 1;
+    if (!grow((void **)&r->offsets, sizeof *r->offsets, cap + 1) || !grow((void **)&r->prompt_length, sizeof *r->prompt_length, cap) ||
+        !grow((void **)&r->prompt_id, sizeof *r->prompt_id, cap) || !grow((void **)&r->group, sizeof *r->group, cap) ||
+        !grow((void **)&r->sample, sizeof *r->sample, cap) || !grow((void **)&r->finish, 1, cap) || !grow((void **)&r->used, 1, cap) ||
+        !grow((void **)&r->verdict, 1, cap))
+        return 0;
+    k->cap = cap;
+    return 1;
+}
+
+static int tokens_add(struct making *k, const struct cairn_ids *ids)
+{
+    while (k->tokens + ids->n > k->tokens_cap) {
+        k->tokens_cap = k->tokens_cap ? 2 * k->tokens_cap : 1 << 16;
+        if (!grow((void **)&k->r.tokens, sizeof *k->r.tokens, k->tokens_cap))
+            return 0;
+    }
+    if (ids->n)
+        memcpy(k->r.tokens + k->tokens, ids->p, (size_t)ids->n * sizeof *ids->p);
+    k->tokens += ids->n;
+    return 1;
+}
+
+static int is_stop(const struct making *k, int32_t id)
+{
+    for (int64_t i = 0; i < k->prompting.stop.n; i++)
+        if (k->prompting.stop.p[i] == id)
+            return 1;
+    return 0;
+}
+
+/* The response's ids into k->response; *finish. */
+static enum cairn_status ids_read(struct making *k, const json_t *v, const char *where, int *finish, struct cairn_error *err)
+{
+    const json_t *ids = json_object_get(v, "ids"), *text = json_object_get(v, "text"), *f = json_object_get(v, "finish");
+    const char *word = json_string_value(f);
+    enum cairn_status st = CAIRN_OK;
+    size_t i;
+    json_t *id;
+
+    k->response.n = 0;
+    if (f && (!word || (strcmp(word, "stop") && strcmp(word, "length"))))
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: \"finish\": expected \"stop\" or \"length\"", where));
+    *finish = word && !strcmp(word, "length") ? CAIRN_FINISH_LENGTH : CAIRN_FINISH_STOP;
+    if (!ids) {
+        if (!json_is_string(text))
+            TRY(cairn_fail(err, CAIRN_EDATA, "%s: expected \"text\", a string, or \"ids\"", where));
+        TRY(cairn_tokenizer_encode(k->prompting.tokenizer, json_string_value(text), json_string_length(text), NULL, &k->response, err));
+        if (*finish == CAIRN_FINISH_STOP && k->prompting.stop.n && !cairn_ids_push(&k->response, k->prompting.stop.p[0]))
+            TRY(CAIRN_NOMEM(err));
+        goto out;
+    }
+    if (!json_is_array(ids) || !json_array_size(ids))
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: \"ids\": expected a list of token ids", where));
+    json_array_foreach(ids, i, id)
+    {
+        int64_t x = json_is_integer(id) ? json_integer_value(id) : -1;
+
+        if (x < 0 || x >= k->config.vocab)
+            TRY(cairn_fail(err, CAIRN_EDATA, "%s: \"ids\": element %zu is no id of a vocabulary of %lld", where, i, (long long)k->config.vocab));
+        if (!cairn_ids_push(&k->response, (int32_t)x))
+            TRY(CAIRN_NOMEM(err));
+    }
+    if (!f && k->prompting.stop.n && !is_stop(k, k->response.p[k->response.n - 1]))
+        *finish = CAIRN_FINISH_LENGTH;
+out:
+    return st;
+}
+
+static enum cairn_status logprobs_read(struct making *k, const json_t *v, const char *where, struct cairn_error *err)
+{
+    const json_t *list = json_object_get(v, "logprobs");
+    int brings = list != NULL;
+    size_t i;
+    json_t *x;
+
+    if (k->brings < 0)
+        k->brings = brings;
+    if (brings != k->brings)
+        return cairn_fail(err, CAIRN_EDATA, "%s: %s \"logprobs\", those before it %s; all bring them, or none", where, brings ? "brings" : "has no",
+                          brings ? "do not" : "do");
+    if (!brings)
+        return CAIRN_OK;
+    if (!json_object_get(v, "ids"))
+        return cairn_fail(err, CAIRN_EDATA, "%s: \"logprobs\" without the \"ids\" that they belong to", where);
+    if (!json_is_array(list) || (int64_t)json_array_size(list) != k->response.n)
+        return cairn_fail(err, CAIRN_EDATA, "%s: \"logprobs\": %zu of them for %lld ids", where, json_array_size(list), (long long)k->response.n);
+    while (k->logprobs + k->response.n > k->logprobs_cap) {
+        k->logprobs_cap = k->logprobs_cap ? 2 * k->logprobs_cap : 1 << 16;
+        if (!grow((void **)&k->r.logprobs, sizeof *k->r.logprobs, k->logprobs_cap))
+            return CAIRN_NOMEM(err);
+    }
+    json_array_foreach(list, i, x)
+    {
+        double p = json_is_number(x) ? json_number_value(x) : NAN;
+
+        if (!(p <= 0) || !isfinite(p))
+            return cairn_fail(err, CAIRN_EDATA, "%s: \"logprobs\": element %zu is no log-probability", where, i);
+        k->r.logprobs[k->logprobs++] = (float)p;
+    }
+    return CAIRN_OK;
+}
+
+static enum cairn_status response_add(struct making *k, const json_t *v, int64_t row, int sample, const char *line, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_rollouts *r = &k->r;
+    char where[4400];
+    int finish;
+
+    snprintf(where, sizeof where, "%s: response %d", line, sample);
+    TRY(ids_read(k, v, where, &finish, err));
+    TRY(logprobs_read(k, v, where, err));
+    if (k->prompt.n + k->response.n > k->config.max_positions)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: %lld prompt and %lld response tokens, the model's positions end at %lld", where, (long long)k->prompt.n,
+                       (long long)k->response.n, (long long)k->config.max_positions));
+    if (!making_room(k) || !tokens_add(k, &k->prompt) || !tokens_add(k, &k->response))
+        TRY(CAIRN_NOMEM(err));
+    r->prompt_length[r->n] = (int32_t)k->prompt.n;
+    r->prompt_id[r->n] = row;
+    r->group[r->n] = (int32_t)row;
+    r->sample[r->n] = sample;
+    r->finish[r->n] = (uint8_t)finish;
+    r->used[r->n] = 1;
+    r->verdict[r->n] = CAIRN_VERDICT_UNASKED;
+    r->offsets[++r->n] = k->tokens;
+out:
+    return st;
+}
+
+static enum cairn_status file_read(struct making *k, const char *path, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_prompts prompts = {0};
+    struct cairn_jsonl *file = NULL;
+    const json_t *v;
+    json_t *responses;
+    int64_t row = 0;
+
+    TRY(cairn_prompts_load(&prompts, path, err));
+    if (prompts.n > INT32_MAX)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: more rows than a step has groups", path));
+    TRY(cairn_jsonl_open(&file, path, err));
+    if (!making_room(k))
+        TRY(CAIRN_NOMEM(err));
+    k->r.offsets[0] = 0;
+    while ((st = cairn_jsonl_next(file, &v, err)) == CAIRN_OK && v) {
+        const char *where = cairn_jsonl_where(file);
+
+        TRY(cairn_stage_stopping(err));
+        TRY(cairn_json_array(v, "responses", &responses, where, err));
+        k->prompt.n = 0;
+        TRY(cairn_prompting_ids(&k->prompting, &prompts, row, 1, &k->config, &k->prompt, err));
+        for (size_t i = 0; i < json_array_size(responses); i++)
+            TRY(response_add(k, json_array_get(responses, i), row, (int)i, where, err));
+        k->groups += json_array_size(responses) > 0;
+        row++;
+    }
+    TRY(st);
+    if (!k->r.n)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: no response in it", path));
+    TRY(cairn_rollouts_finish(&k->r, path, err));
+out:
+    cairn_jsonl_close(file);
+    cairn_prompts_free(&prompts);
+    return st;
+}
+
+static void making_free(struct making *k)
+{
+    cairn_rollouts_free(&k->r);
+    cairn_prompting_close(&k->prompting);
+    cairn_config_free(&k->config);
+    cairn_ids_free(&k->prompt);
+    cairn_ids_free(&k->response);
+}
+
+/* ---- the artefact --------------------------------------------------------------------------------------------------- */
+
+/* Units of CAIRN_UNIT_GROUPS rows of the file, as the sampler's are of the list of candidates. */
+static enum cairn_status units_write(const struct making *k, struct cairn_attempt *a, struct cairn_manifest *m, struct cairn_error *err)
+{
+    const struct cairn_rollouts *r = &k->r;
+    enum cairn_status st = CAIRN_OK;
+    int units = 0;
+
+    for (int64_t begin = 0, end; begin < r->n; begin = end) {
+        struct cairn_shard_entry *entry = NULL;
+
+        for (end = begin; end < r->n && r->group[end] / CAIRN_UNIT_GROUPS == r->group[begin] / CAIRN_UNIT_GROUPS; end++)
+            ;
+        TRY(cairn_stage_stopping(err));
+        TRY(cairn_rollouts_write(r, begin, end, a, units++, "", &entry, err));
+        TRY(cairn_manifest_add_shard(m, entry, err));
+    }
+    if (json_object_set_new(m->content, "units", json_integer(units)))
+        TRY(CAIRN_NOMEM(err));
+out:
+    return st;
+}
+
+static enum cairn_status outside_input(const struct cairn_run *run, const char *key, struct cairn_manifest *m, struct cairn_error *err)
+{
+    const char *hex = json_string_value(json_object_get(json_object_get(json_object_get(run->info, "outside"), key), "digest"));
+    struct cairn_digest d;
+    char name[160];
+
+    if (!hex || !cairn_digest_parse(hex, &d))
+        return cairn_fail(err, CAIRN_EDATA, "%s/run.json: no digest for %s", run->dir, key);
+    snprintf(name, sizeof name, "file:%s", key);
+    return cairn_manifest_add_input(m, name, d, err);
+}
+
+static enum cairn_status artefact_write(const struct making *k, const struct cairn_run *run, const struct cairn_link *l, int64_t rows,
+                                        struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_manifest *m = cairn_manifest_create("rollout", l->step, run->uuid);
+    char *dir = cairn_link_path(run, l);
+    struct cairn_attempt_opts ao = {0};
+    struct cairn_attempt *a = NULL;
+    json_t *content;
+
+    if (!m || !dir)
+        TRY(CAIRN_NOMEM(err));
+    m->recipe = run->hash;
+    TRY(outside_input(run, "model.tokenizer", m, err));
+    TRY(outside_input(run, "data.prompts.0", m, err));
+    ao.identity = cairn_manifest_identity(m);
+    content = json_pack("{s:I, s:I, s:I, s:f, s:{s:[I], s:[]}}", "rollouts", (json_int_t)k->r.n, "groups", (json_int_t)k->groups, "kept",
+                        (json_int_t)k->groups, "temperature", cairn_recipe_f64(run->recipe, "rollout.temperature"), "cursor", "taken",
+                        (json_int_t)rows, "front");
+    if (!content || json_object_update(m->content, content) ||
+        json_object_set_new(m->info, "metrics", json_pack("{s:I}", "tokens/total", (json_int_t)k->r.response[k->r.n]))) {
+        json_decref(content);
+        TRY(CAIRN_NOMEM(err));
+    }
+    json_decref(content);
+    TRY(cairn_attempt_begin(&a, dir, &ao, err));
+    TRY(units_write(k, a, m, err));
+    TRY(cairn_attempt_commit(a, m, err));
+out:
+    cairn_attempt_end(a);
+    cairn_manifest_destroy(m);
+    free(dir);
+    return st;
+}
+
+static enum cairn_status rollouts_make(const struct cairn_run *run, const struct cairn_link *l, struct making *k, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *tokenizer = NULL, *file = NULL, *base = cairn_run_path(run, "base");
+    struct cairn_manifest *bm = NULL;
+
+    k->brings = -1;
+    if (!base)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_manifest_load(&bm, base, err));
+    TRY(cairn_policy_config(&k->config, bm, NULL, base, err));
+    TRY(cairn_run_outside(run, "model.tokenizer", &tokenizer, err));
+    TRY(cairn_run_outside(run, "data.prompts.0", &file, err));
+    TRY(cairn_prompting_open(&k->prompting, run->recipe, tokenizer, &k->config, err));
+    TRY(file_read(k, file, err));
+    TRY(artefact_write(k, run, l, k->r.group[k->r.n - 1] + 1, err));
+out:
+    cairn_manifest_destroy(bm);
+    free(tokenizer);
+    free(file);
+    free(base);
+    return st;
+}
+
+/* ---- the run ----------------------------------------------------------------------------------------------------------- */
+
+/* A pipe is kept as NEW/recorded.jsonl; *path malloc'ed. */
+static enum cairn_status file_spool(const char *from, const char *run, char **path, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct stat s;
+    char *text = NULL;
+    size_t n;
+
+    if (stat(from, &s))
+        return cairn_fail(err, CAIRN_EDATA, "%s: %s", from, strerror(errno));
+    if (S_ISREG(s.st_mode)) {
+        *path = realpath(from, NULL);
+        return *path ? CAIRN_OK : CAIRN_NOMEM(err);
+    }
+    TRY(cairn_file_read(from, SPOOL_MAX, &text, &n, err));
+    TRY(cairn_dir_make(run, err));
+    *path = cairn_path_join(run, "recorded.jsonl");
+    if (!*path)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_file_replace(*path, text, n, err));
+    if (!(text = (free(text), realpath(*path, NULL))))
+        TRY(CAIRN_NOMEM(err));
+    free(*path);
+    *path = text;
+    text = NULL;
+out:
+    free(text);
+    return st;
+}
+
+/* RECIPE, or the recipe of the run DIR, with the prompts from the file. */
+static enum cairn_status recipe_make(struct cairn_recipe **out, const struct cairn_replay_opts *o, const char *path, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    const char *list[CAIRN_MAX_OVERRIDES + 3];
+    struct cairn_str prompts = {0}, origin = {0};
+    struct cairn_run *old = NULL;
+    struct cairn_digest d;
+    char hex[33], *named = NULL;
+    int n = 0;
+
+    TRY(cairn_digest_file(path, &d, NULL, err));
+    cairn_digest_hex(d, hex);
+    cairn_str_puts(&prompts, "data.prompts=[{path: ");
+    cairn_json_put_string(&prompts, path, strlen(path));
+    cairn_str_puts(&prompts, "}]");
+    cairn_str_printf(&origin, "file %s %s", cairn_path_basename(path), hex);
+    named = cairn_replay_override("run.origin", cairn_str_z(&origin));
+    if (prompts.oom || origin.oom || !named)
+        TRY(CAIRN_NOMEM(err));
+    list[n++] = prompts.p;
+    list[n++] = named;
+    list[n++] = "run.steps=1";
+    if (cairn_path_is_dir(o->recipe.recipe)) {
+        TRY(cairn_run_open(&old, o->recipe.recipe, err));
+        TRY(cairn_replay_recipe(out, old, o, n, list, err));
+        goto out;
+    }
+    for (int i = 0; i < o->recipe.overrides; i++)
+        list[n++] = o->recipe.override[i];
+    TRY(cairn_recipe_load(out, o->recipe.recipe, n, list, err));
+out:
+    cairn_run_close(old);
+    cairn_str_free(&prompts);
+    cairn_str_free(&origin);
+    free(named);
+    return st;
+}
+
+static enum cairn_status tell(const struct cairn_run *run, const struct cairn_link *l, int json, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *dir = cairn_link_path(run, l), hex[33];
+    struct cairn_manifest *m = NULL;
+    int64_t groups, rollouts, tokens;
+
+    if (!dir)
+        return CAIRN_NOMEM(err);
+    TRY(cairn_manifest_load(&m, dir, err));
+    cairn_digest_hex(m->digest, hex);
+    groups = json_integer_value(json_object_get(m->content, "groups"));
+    rollouts = json_integer_value(json_object_get(m->content, "rollouts"));
+    tokens = json_integer_value(json_object_get(json_object_get(m->info, "metrics"), "tokens/total"));
+    if (json)
+        TRY(cairn_cli_json(json_pack("{s:s, s:I, s:I, s:I, s:s}", "run", run->dir, "groups", (json_int_t)groups, "rollouts", (json_int_t)rollouts,
+                                     "tokens", (json_int_t)tokens, "digest", hex),
+                           err));
+    else
+        printf("%s: %lld responses to %lld problems, %lld tokens, as the rollouts of step 1\n"
+               "to score them:      cairn replay %s --score RECIPE\nto train on them:   cairn run %s/recipe.yaml --run %s\n",
+               run->dir, (long long)rollouts, (long long)groups, (long long)tokens, run->dir, run->dir, run->dir);
+out:
+    cairn_manifest_destroy(m);
+    free(dir);
+    return st;
+}
+
+enum cairn_status cairn_replay_from(const struct cairn_replay_opts *o, struct cairn_error *err)
+{
+    const struct cairn_link l = {1, CAIRN_STAGE_ROLLOUT, NULL};
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_recipe *recipe = NULL;
+    struct cairn_lock *lock = NULL;
+    struct cairn_run *run = NULL;
+    struct making k = {0};
+    char *path = NULL;
+
+    TRY(file_spool(o->from, o->recipe.run, &path, err));
+    TRY(recipe_make(&recipe, o, path, err));
+    TRY(cairn_dir_make(o->recipe.run, err));
+    TRY(cairn_lock_take(&lock, o->recipe.run, err));
+    TRY(cairn_run_init(&run, o->recipe.run, recipe, err));
+    recipe = NULL;
+    if (!cairn_link_done(run, &l))
+        TRY(rollouts_make(run, &l, &k, err));
+    TRY(tell(run, &l, o->json, err));
+out:
+    making_free(&k);
+    cairn_run_close(run);
+    cairn_lock_drop(lock);
+    cairn_recipe_free(recipe);
+    free(path);
+    return st;
+}
