@@ -75,7 +75,7 @@ static enum cairn_status base_init(struct cairn_run *r, const char *base, const 
                                      .tokenizer = tokenizer};
 
     if (cairn_artefact_committed(base))
-        return CAIRN_OK;
+        return cairn_artefact_settle(base, err);
     TRY(cairn_setup_compute(&k, r->recipe, 0, err));
     TRY(cairn_base_init(base, &o, &k, err));
 out:
@@ -188,8 +188,12 @@ enum cairn_status cairn_begin_policy(struct cairn_run *r, struct cairn_error *er
 
     if (!dir || !base)
         TRY(CAIRN_NOMEM(err));
-    if (cairn_recipe_has(r->recipe, "warm_start") || cairn_artefact_committed(dir))
+    if (cairn_recipe_has(r->recipe, "warm_start"))
         goto out;
+    if (cairn_artefact_committed(dir)) {
+        st = cairn_artefact_settle(dir, err);
+        goto out;
+    }
     TRY(cairn_link_manifest(r, &link, &m, err));
     TRY(cairn_reader_open(&reader, base, NULL, err));
     ao.identity = cairn_manifest_identity(m);

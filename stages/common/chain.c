@@ -2,7 +2,6 @@
  * is done is the manifest of each link. */
 #include "stages/common/run.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,15 +109,27 @@ enum cairn_status cairn_run_chain(const struct cairn_run *r, struct cairn_link *
     return CAIRN_OK;
 }
 
-/* A list of at most 64 malloc'ed strings in the making. */
+/* A list of malloc'ed strings in the making. */
 struct names {
-    char *p[64];
-    int n, oom;
+    char **p;
+    int n, cap, oom;
 };
 
+/* Takes the name over; NULL (no memory) is remembered. */
 static void names_add(struct names *s, char *name)
 {
-    assert(s->n < 64);
+    if (name && s->n == s->cap) {
+        int cap = s->cap ? 2 * s->cap : 16;
+        char **p = realloc(s->p, (size_t)cap * sizeof *p);
+
+        if (!p) {
+            free(name);
+            name = NULL;
+        } else {
+            s->p = p;
+            s->cap = cap;
+        }
+    }
     if (name)
         s->p[s->n++] = name;
     else
@@ -127,15 +138,11 @@ static void names_add(struct names *s, char *name)
 
 static enum cairn_status names_done(struct names *s, char ***out, int *n, struct cairn_error *err)
 {
-    char **p = s->oom ? NULL : malloc((size_t)(s->n + 1) * sizeof *p);
-
-    if (!p) {
-        for (int i = 0; i < s->n; i++)
-            free(s->p[i]);
+    if (s->oom) {
+        cairn_strings_free(s->p, s->n);
         return CAIRN_NOMEM(err);
     }
-    memcpy(p, s->p, (size_t)s->n * sizeof *p);
-    *out = p;
+    *out = s->p;
     *n = s->n;
     return CAIRN_OK;
 }

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 
 /* Who only looks (cairn_lock_held) holds it for an instant: so somebody who takes it tries for a while before giving up. */
 #define TRIES 20
@@ -43,6 +44,10 @@ enum cairn_status cairn_lock_take(struct cairn_lock **out, const char *dir, stru
     if (fd < 0)
         TRY(cairn_fail_errno(err, errno, "open %s", path));
     for (int i = 0; flock(fd, LOCK_EX | LOCK_NB); i++) {
+        if (errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP) {
+            cairn_warn("%s: this file system has no locks (%s): see to it that only one cairn run works here", dir, strerror(errno));
+            break;
+        }
         if (errno != EWOULDBLOCK)
             TRY(cairn_fail_errno(err, errno, "lock %s", path));
         if (i == TRIES) {

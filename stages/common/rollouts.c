@@ -105,12 +105,15 @@ static enum cairn_status unit_add(struct cairn_rollouts *r, struct cairn_reader 
         TRY(cairn_fail(err, CAIRN_EDATA, "%s: unit %d: offsets run from %lld to %lld, tokens from 0 to %lld", cairn_reader_path(from), unit,
                        (long long)offsets[0], (long long)offsets[n], (long long)t));
     for (int64_t i = 0; i < n; i++) {
-        int64_t length = offsets[i + 1] - offsets[i] - r->prompt_length[r->n + i];
+        int64_t prompt = r->prompt_length[r->n + i];
 
-        if (offsets[i + 1] < offsets[i] || offsets[i + 1] > t || length < 0)
+        if (offsets[i + 1] < offsets[i] || offsets[i + 1] > t || prompt < 1 || prompt > offsets[i + 1] - offsets[i])
             TRY(cairn_fail(err, CAIRN_EDATA, "%s: unit %d: rollout %lld has impossible offsets", cairn_reader_path(from), unit, (long long)i));
-        mine += length;
+        mine += offsets[i + 1] - offsets[i] - prompt;
     }
+    if (cairn_unit_has(from, unit, "logprobs") != logprobs || cairn_unit_has(from, unit, "logprobs_sampled") != sampled)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: unit %d has other columns than unit 0: log-probabilities are of all rollouts or of none",
+                       cairn_reader_path(from), unit));
     for (int64_t i = 0; i <= n; i++)
         offsets[i] += *tokens;
     if (!append(P_offsets, r->n, offsets, n + 1, sizeof *offsets))

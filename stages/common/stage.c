@@ -232,6 +232,7 @@ static enum cairn_status stage_try(struct cairn_stage_ctx *ctx, const struct cai
     }
     ao.identity = cairn_manifest_identity(ctx->manifest);
     TRY(cairn_attempt_begin(&ctx->attempt, ctx->dir, &ao, err));
+    ctx->began = 1;
     event_tell(ctx, "start", NULL);
     TRY(cairn_stage_stopping(err));
     TRY(def->work(ctx, err));
@@ -251,6 +252,17 @@ out:
         cairn_compute_close(ctx->compute);
     cairn_world_close(ctx->world, NULL);
     return st;
+}
+
+/* We were fenced. Is it because another attempt has committed just what we would have? Then all is done. (We have made nothing to compare
+ * if it committed before we began.) */
+static int other_was_first(const struct cairn_stage_ctx *ctx)
+{
+    struct cairn_manifest_head head;
+
+    if (!cairn_artefact_committed(ctx->dir) || cairn_manifest_head(&head, ctx->dir, NULL) != CAIRN_OK)
+        return 0;
+    return !ctx->began || cairn_digest_equal(head.digest, ctx->manifest->digest);
 }
 
 int cairn_stage_main(int argc, char **argv, const struct cairn_stage_def *def)
@@ -283,8 +295,10 @@ int cairn_stage_main(int argc, char **argv, const struct cairn_stage_def *def)
             TRY(cairn_grader_process_start(&ctx.graders, NULL, &err));
         TRY(events_open(&ctx, &err));
         st = stage_try(&ctx, def, &a, &err);
-        if (st == CAIRN_EFENCED && cairn_artefact_committed(ctx.dir))
+        if (st == CAIRN_EFENCED && other_was_first(&ctx)) {
             cairn_info("%s: another attempt was first", ctx.dir);
+            st = cairn_artefact_settle(ctx.dir, &err);
+        }
         TRY(st);
     }
     if (def->after)

@@ -32,6 +32,7 @@ struct cairn_stage_ctx {
     /* private */
     struct cairn_progress *bar;
     double started_s, told_s, interval_s;
+    int began; /* the attempt */
 };
 
 struct cairn_stage_def {

@@ -20,7 +20,7 @@ struct job {
     const struct cairn_grpo_opts *o;
     struct cairn_grpo_stats *stats;
     float temperature;
-    int sft, same, entropy;
+    int sft;
     double mismatch_max;
     struct cairn_policy_loss loss;      /* scalars of the recipe */
     struct cairn_optimizer_opts adamw;
@@ -56,8 +56,11 @@ static void recipe_read(struct job *j)
 
     j->sft = !strcmp(cairn_recipe_str(r, "train.loss"), "sft");
     j->temperature = j->sft ? 1.0f : (float)cairn_recipe_f64(r, "rollout.temperature");
-    j->entropy = !j->sft;
-    j->mismatch_max = json_is_number(max) ? json_number_value(max) : j->o->same_policy ? 0 : MISMATCH_BAND;
+    /* rollouts of another policy differ rightly: that is what train.correction is for */
+    j->mismatch_max = !j->o->same_policy      ? INFINITY
+                      : json_is_number(max)   ? json_number_value(max)
+                      : j->o->same_numerics   ? 0
+                                              : MISMATCH_BAND;
     j->loss = (struct cairn_policy_loss){
         .ratio = (enum cairn_ratio)word(r, "train.ratio", ratios),
         .correction = !strcmp(correction, "tis")      ? CAIRN_CORRECT_TIS
@@ -111,11 +114,12 @@ static enum cairn_status job_prepare(struct job *j, struct cairn_error *err)
     return CAIRN_OK;
 }
 
-/* Compares log-probabilities of one rollout's response tokens, ours against the sampler's. */
+/* Compares log-probabilities of one rollout's response tokens, ours against the sampler's. A rollout that is not in the loss may hold
+ * anything. */
 static enum cairn_status compare(struct job *j, int64_t rollout, const float *ours, struct cairn_error *err)
 {
     const float *smp = j->r->logprobs + j->r->response[rollout];
-    int64_t n = cairn_rollout_length(j->r, rollout);
+    int64_t n = j->live[rollout] ? cairn_rollout_length(j->r, rollout) : 0;
 
     for (int64_t i = 0; i < n; i++) {
         double d = fabs((double)ours[i] - (double)smp[i]), x = (double)ours[i] - (double)smp[i];
@@ -126,7 +130,7 @@ static enum cairn_status compare(struct job *j, int64_t rollout, const float *ou
         j->stats->mismatch_k3 += exp(x) - 1 - x;
         if (d > j->stats->mismatch_max)
             j->stats->mismatch_max = d;
-        if (!(d <= j->mismatch_max))
+        if (!(d <= j->mismatch_max) || !isfinite(d))
             return cairn_fail(err, CAIRN_ENUMERIC,
                               "sampler and trainer disagree: rollout %lld (group %d, sample %d), response token %lld (id %d): sampler %.9g, "
                               "trainer %.9g, difference %.3g above mismatch.max %.3g",
@@ -137,7 +141,7 @@ static enum cairn_status compare(struct job *j, int64_t rollout, const float *ou
     return CAIRN_OK;
 }
 
-/* Ours for the sequences list (m of them), compared, and stored as old when `keep`. */
+/* Ours for the sequences of list (m of them), compared, and stored as old when `keep`. */
 static enum cairn_status recompute(struct job *j, const struct cairn_sequence *list, int64_t m, int keep, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -153,7 +157,7 @@ static enum cairn_status recompute(struct job *j, const struct cairn_sequence *l
     ours = calloc((size_t)total + 1, sizeof *ours);
     if (!ours)
         TRY(CAIRN_NOMEM(err));
-    TRY(cairn_trainer_logprobs(j->t, list, m, at, j->temperature, 0, ours, err));
+    TRY(cairn_trainer_logprobs(j->t, NULL, list, m, at, j->temperature, ours, err));
     for (int64_t i = 0; i < m; i++) {
         int64_t rollout = list[i].index;
 
@@ -186,7 +190,7 @@ static enum cairn_status probe(struct job *j, const int64_t *order, int64_t begi
             uint32_t w[4];
 
             cairn_philox(&key, (uint32_t)j->sequence[i].index, 0, 0, w);
-            if ((double)cairn_uniform(w[0]) < share)
+            if (j->live[j->sequence[i].index] && (double)cairn_uniform(w[0]) < share)
                 list[m++] = j->sequence[i];
         }
     if (m)
@@ -205,7 +209,7 @@ static enum cairn_status targets_prepare(struct job *j, const int64_t *order, in
 
     if (j->sft)
         return CAIRN_OK;
-    if (j->o->same_policy && r->logprobs) {
+    if (j->o->same_policy && j->o->same_numerics && r->logprobs) {
         memcpy(j->old, r->logprobs, (size_t)r->response[r->n] * sizeof *j->old);
         TRY(probe(j, order, first_groups, err));
     } else {
@@ -216,6 +220,8 @@ static enum cairn_status targets_prepare(struct job *j, const int64_t *order, in
             int64_t i = j->sequence[q].index, n = cairn_rollout_length(r, i);
             double d = 0;
 
+            if (!j->live[i])
+                continue;
             for (int64_t k = r->response[i]; k < r->response[i + 1]; k++)
                 d += (double)j->old[k] - (double)r->logprobs[k];
             d = n ? exp(d / (double)n) : 1;
@@ -233,7 +239,7 @@ static enum cairn_status reference(struct job *j, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     char *dir = cairn_run_path(j->ctx->run, "base");
-    const struct cairn_store *published = j->t->model.weights;
+    struct cairn_model of = j->t->model;
     struct cairn_policy base = {0};
     int64_t *at = calloc((size_t)j->n + 1, sizeof *at);
     int opened = 0;
@@ -246,11 +252,12 @@ static enum cairn_status reference(struct job *j, struct cairn_error *err)
     if (!j->t->policy.lora) {
         TRY(cairn_policy_open(&base, dir, &(struct cairn_policy_opts){.quiet = 1}, j->t->k, err));
         opened = 1;
-        j->t->model.weights = &base.weights;
+        of.weights = &base.weights;
     }
-    TRY(cairn_trainer_logprobs(j->t, j->sequence, j->n, at, j->temperature, 1, j->ref, err));
+    of.adapter = NULL;
+    of.adapter_weights = NULL;
+    TRY(cairn_trainer_logprobs(j->t, &of, j->sequence, j->n, at, j->temperature, j->ref, err));
 out:
-    j->t->model.weights = published;
     if (opened)
         cairn_policy_close(&base);
     free(dir);
@@ -333,7 +340,7 @@ static enum cairn_status mask_send(struct job *j, struct cairn_error *err)
     return cairn_trainer_rows_set(j->t, &j->t->mask, j->mask, err);
 }
 
-/* Update 0 compares its own forward with what the sampler wrote: no weight has changed yet. */
+/* The first update compares its own forward with what the sampler wrote: no weight has changed yet. */
 static enum cairn_status micro_compare(struct job *j, const struct cairn_scores *scores, struct cairn_error *err)
 {
     const struct cairn_micro *m = &j->t->micro;
@@ -342,6 +349,23 @@ static enum cairn_status micro_compare(struct job *j, const struct cairn_scores 
     TRY(cairn_tensor_get(&j->t->k->stream, &scores->logprob, j->row, (size_t)m->rows * sizeof *j->row, err));
     for (int q = 0; q < m->nseq; q++)
         TRY(compare(j, m->member[q]->index, j->row + m->row_of[q], err));
+out:
+    return st;
+}
+
+/* loss = -sum w logprob, so its derivative is -w: no ratio, no clipping. j->row holds the weights w. */
+static enum cairn_status sft_loss(struct job *j, const struct cairn_scores *scores, struct cairn_error *err)
+{
+    const struct cairn_micro *m = &j->t->micro;
+    enum cairn_status st = CAIRN_OK;
+
+    for (int64_t i = 0; i < m->rows; i++)
+        j->row[i] = -j->row[i];
+    TRY(cairn_trainer_rows_set(j->t, &j->t->dcur, j->row, err));
+    TRY(cairn_tensor_get(&j->t->k->stream, &scores->logprob, j->row, (size_t)m->rows * sizeof *j->row, err));
+    for (int q = 0; q < m->nseq; q++)
+        for (int64_t i = 0; i < m->member[q]->length - m->member[q]->prompt; i++)
+            j->stats->sft_loss -= (double)j->weight[m->member[q]->index] * (double)j->row[m->row_of[q] + i];
 out:
     return st;
 }
@@ -358,10 +382,7 @@ static enum cairn_status micro_run(struct job *j, int check, struct cairn_error 
         TRY(micro_compare(j, &scores, err));
     TRY(rows_send(j, &t->weight, NULL, j->weight, err));
     if (j->sft) {
-        /* d(-sum w logprob)/d logprob = -w; no clipping, no statistics beyond the sum */
-        for (int64_t i = 0; i < t->micro.rows; i++)
-            j->row[i] = -j->row[i];
-        TRY(cairn_trainer_rows_set(t, &t->dcur, j->row, err));
+        TRY(sft_loss(j, &scores, err));
         TRY(cairn_trainer_backward(t, 0, err));
         goto out;
     }
@@ -398,17 +419,18 @@ static enum cairn_status update_run(struct job *j, const int64_t *order, int64_t
 {
     struct cairn_sequence *batch = calloc((size_t)j->n + 1, sizeof *batch);
     enum cairn_status st = CAIRN_OK;
-    int check = u == 0 && j->o->same_policy && j->r->logprobs && !j->sft;
+    int check = !j->stats->updates && j->o->same_policy && j->o->same_numerics && j->r->logprobs && !j->sft;
     int64_t n = 0, next = 0, tokens = weights_set(j, order, begin, end);
 
     if (!batch)
         return CAIRN_NOMEM(err);
     for (int64_t g = begin; g < end; g++)
         for (int64_t q = j->first[order[g]]; q < j->first[order[g] + 1]; q++)
-            batch[n++] = j->sequence[q];
+            if (j->live[j->sequence[q].index]) /* the others have no part in the gradient, however they are packed */
+                batch[n++] = j->sequence[q];
     if (!tokens) {
-        cairn_warn("step %lld, update %lld: no loss token in its %lld rollouts; loss 0, no change", (long long)j->o->step, (long long)u,
-                   (long long)n);
+        cairn_warn("step %lld, update %lld: no loss token in its %lld groups; loss 0, no change", (long long)j->o->step, (long long)u,
+                   (long long)(end - begin));
         goto out;
     }
     j->stats->loss_tokens += tokens;

@@ -2,7 +2,7 @@
  *
  * old: where the rollouts come from the policy being trained, with equal numerics, the sampler's log-probabilities; then the first update
  * compares its own forward with them for free, and mismatch.sample of the other rollouts is recomputed before it. Otherwise old is
- * computed for all rollouts under the weights at the start of the step.
+ * computed for all rollouts under the weights at the start of the step. What is masked or unused is looked at nowhere.
  * All means are over the update's global batch; gradients are summed with weights that hold the reduction.
  */
 #ifndef CAIRN_STAGES_TRAIN_GRPO_H
@@ -15,6 +15,7 @@
 
 struct cairn_grpo_stats {
     double loss[CAIRN_LS_COUNT]; /* sums over all updates (kernels.h) */
+    double sft_loss;             /* train.loss: sft: sum of the updates' losses */
     double grad_norm, lr;        /* of the last update; the largest norm of all */
     double grad_norm_max;
     int64_t updates, skipped;    /* done; left out because of a gradient that is not finite */
@@ -24,7 +25,8 @@ struct cairn_grpo_stats {
 };
 
 struct cairn_grpo_opts {
-    int same_policy; /* 1: rollouts were sampled from the policy being trained, and with equal numerics: old := smp */
+    int same_policy;   /* 1: the rollouts were sampled from the policy being trained: their log-probabilities must agree with ours */
+    int same_numerics; /* 1: and by the numerics that we have: they must be equal, and old := smp */
     int64_t step;
 };
 

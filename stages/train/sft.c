@@ -75,7 +75,7 @@ enum cairn_status cairn_examples_load(struct cairn_examples *e, const char *path
     TRY(cairn_template_check(l.template, l.tokenizer, err));
     TRY(cairn_template_stop_ids(l.template, l.tokenizer, &l.stop, err));
     TRY(cairn_jsonl_open(&file, path, err));
-    while ((st = cairn_jsonl_next(file, &v, err)) == CAIRN_OK && v)
+    while ((st = cairn_stage_stopping(err)) == CAIRN_OK && (st = cairn_jsonl_next(file, &v, err)) == CAIRN_OK && v)
         TRY(example_add(&l, v, cairn_jsonl_where(file), max_length, err));
     TRY(st);
     if (!l.n)
@@ -148,8 +148,10 @@ static enum cairn_status update_run(struct cairn_trainer *t, const struct cairn_
     for (int64_t i = 0; i < n; i++)
         tokens += (double)(batch[i].length - batch[i].prompt);
     TRY(cairn_trainer_zero(t, err));
-    while (cairn_micro_fill(&t->micro, batch, n, &next, t->pack))
+    while (cairn_micro_fill(&t->micro, batch, n, &next, t->pack)) {
+        TRY(cairn_stage_stopping(err));
         TRY(micro_run(t, tokens, row, &sum, err));
+    }
     *loss = tokens > 0 ? sum / tokens : 0;
     TRY(cairn_optimizer_step(&t->optimizer, o, &t->grads, t->published, &norm, &lr, err));
 out:

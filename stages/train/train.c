@@ -36,7 +36,7 @@ static enum cairn_status warm_start(struct cairn_stage_ctx *ctx, struct cairn_er
     TRY(cairn_trainer_open(&t, ctx->compute, ctx->run->recipe,
                            &(struct cairn_trainer_start){.dir = base, .fresh_adapter = cairn_recipe_has(ctx->run->recipe, "model.adapter")}, err));
     TRY(cairn_examples_load(&e, data, ctx->run->recipe, tokenizer, t.policy.config.max_positions, err));
-    TRY(cairn_trainer_reserve(&t, e.longest, 0, err));
+    TRY(cairn_trainer_reserve(&t, e.longest, e.longest * cairn_recipe_i64(ctx->run->recipe, "warm_start.batch"), 0, err));
     TRY(cairn_sft_run(ctx, &t, &e, &loss, err));
     cairn_stage_info(ctx, "loss/sft", loss);
     cairn_stage_info(ctx, "time/updates", cairn_now_s() - t0);
@@ -55,43 +55,47 @@ static void stats_tell(struct cairn_stage_ctx *ctx, const struct cairn_grpo_stat
     double n = s->loss[CAIRN_LS_TOKENS] > 0 ? s->loss[CAIRN_LS_TOKENS] : 1, updates = s->updates > 0 ? (double)s->updates : 1;
     double compared = s->compared > 0 ? (double)s->compared : 1;
 
-    cairn_stage_info(ctx, "loss/policy", s->loss[CAIRN_LS_POLICY] / updates);
-    cairn_stage_info(ctx, "loss/kl", s->loss[CAIRN_LS_KL] / updates);
-    cairn_stage_info(ctx, "entropy", s->loss[CAIRN_LS_ENTROPY] / n);
+    if (!strcmp(cairn_recipe_str(ctx->run->recipe, "train.loss"), "sft"))
+        cairn_stage_info(ctx, "loss/sft", s->sft_loss / updates);
     if (s->loss[CAIRN_LS_TOKENS] > 0) {
+        cairn_stage_info(ctx, "loss/policy", s->loss[CAIRN_LS_POLICY] / updates);
+        cairn_stage_info(ctx, "loss/kl", s->loss[CAIRN_LS_KL] / updates);
+        cairn_stage_info(ctx, "entropy", s->loss[CAIRN_LS_ENTROPY] / n);
         cairn_stage_info(ctx, "ratio/mean", s->loss[CAIRN_LS_RATIO] / n);
         cairn_stage_info(ctx, "ratio/min", s->loss[CAIRN_LS_RATIO_MIN]);
         cairn_stage_info(ctx, "ratio/max", s->loss[CAIRN_LS_RATIO_MAX]);
+        cairn_stage_info(ctx, "clip_fraction/low", s->loss[CAIRN_LS_CLIP_LOW] / n);
+        cairn_stage_info(ctx, "clip_fraction/high", s->loss[CAIRN_LS_CLIP_HIGH] / n);
     }
-    cairn_stage_info(ctx, "clip_fraction/low", s->loss[CAIRN_LS_CLIP_LOW] / n);
-    cairn_stage_info(ctx, "clip_fraction/high", s->loss[CAIRN_LS_CLIP_HIGH] / n);
     cairn_stage_info(ctx, "grad_norm", s->grad_norm);
     cairn_stage_info(ctx, "grad_norm_max", s->grad_norm_max);
     cairn_stage_info(ctx, "lr", s->lr);
     cairn_stage_info(ctx, "updates/skipped", (double)s->skipped);
     cairn_stage_info(ctx, "tokens/loss", (double)s->loss_tokens);
     cairn_stage_info(ctx, "mismatch/tokens", (double)s->compared);
-    cairn_stage_info(ctx, "mismatch/mean", s->mismatch_sum / compared);
-    cairn_stage_info(ctx, "mismatch/max", s->mismatch_max);
-    cairn_stage_info(ctx, "mismatch/bitwise_equal_share", (double)s->equal / compared);
-    cairn_stage_info(ctx, "mismatch/kl", s->mismatch_k3 / compared);
+    if (s->compared) {
+        cairn_stage_info(ctx, "mismatch/mean", s->mismatch_sum / compared);
+        cairn_stage_info(ctx, "mismatch/max", s->mismatch_max);
+        cairn_stage_info(ctx, "mismatch/bitwise_equal_share", (double)s->equal / compared);
+        cairn_stage_info(ctx, "mismatch/kl", s->mismatch_k3 / compared);
+    }
     cairn_stage_info(ctx, "time/updates", seconds);
 }
 
 /* Were these rollouts sampled from the policy that is being trained, and by the same numerics? */
 static enum cairn_status origin_check(struct cairn_stage_ctx *ctx, struct cairn_reader *rollouts, const struct cairn_rollouts *r,
-                                      const struct cairn_manifest_head *policy, int *same, struct cairn_error *err)
+                                      const struct cairn_manifest_head *policy, struct cairn_grpo_opts *o, struct cairn_error *err)
 {
     const struct cairn_recipe *recipe = ctx->run->recipe;
     const struct cairn_manifest *m = cairn_reader_manifest(rollouts);
     const char *from = json_string_value(json_object_get(m->content, "policy")), *kind = cairn_recipe_str(recipe, "train.correction.kind");
-    int sft = !strcmp(cairn_recipe_str(recipe, "train.loss"), "sft"), same_policy;
+    int sft = !strcmp(cairn_recipe_str(recipe, "train.loss"), "sft");
     char hex[33];
 
     cairn_digest_hex(policy->digest, hex);
-    same_policy = from && !strcmp(from, hex);
-    *same = same_policy && !strcmp(m->numerics, ctx->manifest->numerics);
-    if (sft || same_policy)
+    o->same_policy = from && !strcmp(from, hex);
+    o->same_numerics = !strcmp(m->numerics, ctx->manifest->numerics);
+    if (sft || o->same_policy)
         return CAIRN_OK;
     if (!r->logprobs) {
         if (!strcmp(kind, "tis") || !strcmp(kind, "icepop") || !strcmp(kind, "sequence"))
@@ -145,12 +149,12 @@ static enum cairn_status step_train(struct cairn_stage_ctx *ctx, struct cairn_er
     TRY(cairn_scores_load(&s, score_reader, 0, err));
     if (s.n != r.n)
         TRY(cairn_fail(err, CAIRN_EDATA, "%s has %lld rollouts, %s scores %lld", names[0], (long long)r.n, names[1], (long long)s.n));
-    TRY(origin_check(ctx, rollout_reader, &r, &head, &o.same_policy, err));
+    TRY(origin_check(ctx, rollout_reader, &r, &head, &o, err));
     if (step > 1 || cairn_recipe_has(ctx->run->recipe, "warm_start"))
         TRY(cairn_stage_input(ctx, names[2], &state, err));
     TRY(cairn_trainer_open(&t, ctx->compute, ctx->run->recipe,
                            &(struct cairn_trainer_start){.dir = policy, .base = base, .state = state, .reset = step == 1}, err));
-    TRY(cairn_trainer_reserve(&t, longest(&r), 1, err));
+    TRY(cairn_trainer_reserve(&t, longest(&r), r.offsets[r.n], 1, err));
     TRY(cairn_grpo_run(ctx, &t, &r, &s, &o, &stats, err));
     stats_tell(ctx, &stats, cairn_now_s() - t0);
     TRY(state_save(ctx, &t, err));

@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
-#include "base/signals.h"
 #include "model/io.h"
 #include "stages/common/setup.h"
 #include "stages/common/stage.h"
@@ -36,15 +34,28 @@ out:
     return st;
 }
 
+/* What is never trained is published, too: rounded once here, as sync writes it. A policy's is rounded already. */
+static enum cairn_status frozen_publish(struct cairn_trainer *t, enum cairn_dtype publish, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    if (t->policy.lora || publish == CAIRN_F32)
+        return CAIRN_OK;
+    for (int i = 0; i < t->table->count; i++) {
+        const struct cairn_tensor *x = &t->published->tensor[i];
+
+        if (t->table->param[i].frozen && !t->table->param[i].keep_f32)
+            TRY(t->k->ops.cast(&t->k->stream, &(struct cairn_cast){.src = *x, .dst = *x, .round_to = (int)publish}, err));
+    }
+out:
+    return st;
+}
+
 static enum cairn_status state_load(struct cairn_trainer *t, const struct cairn_trainer_start *start, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    const json_t *content = cairn_reader_manifest(start->state)->content;
-    int64_t updates;
 
     TRY(cairn_trainer_load(&t->optimizer, start->state, err));
-    TRY(cairn_json_i64(content, "updates", 0, INT64_MAX, &updates, cairn_reader_path(start->state), err));
-    t->optimizer.updates = updates;
     if (start->reset) {
         TRY(cairn_tensor_zero(&t->k->stream, &t->optimizer.m.flat, err));
         TRY(cairn_tensor_zero(&t->k->stream, &t->optimizer.v.flat, err));
@@ -73,6 +84,7 @@ enum cairn_status cairn_trainer_open(struct cairn_trainer *t, struct cairn_compu
     else
         TRY(masters_from_published(t, err));
     TRY(cairn_optimizer_publish(&t->optimizer, cairn_setup_dtype(recipe), t->published, err));
+    TRY(frozen_publish(t, cairn_setup_dtype(recipe), err));
     t->model = (struct cairn_model){.k = k,
                                     .config = &t->policy.config,
                                     .weights = &t->policy.weights,
@@ -106,10 +118,10 @@ out:
     return st;
 }
 
-enum cairn_status cairn_trainer_reserve(struct cairn_trainer *t, int64_t longest, int entropy, struct cairn_error *err)
+enum cairn_status cairn_trainer_reserve(struct cairn_trainer *t, int64_t longest, int64_t total, int entropy, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    int64_t rows = longest > t->pack ? longest : t->pack;
+    int64_t most = total < t->pack ? total : t->pack, rows = longest > most ? longest : most;
     int seqs = (int)(rows < 65536 ? rows : 65536);
     const struct cairn_pass_opts o = {.max_rows = rows,
                                       .max_seqs = seqs,
@@ -135,16 +147,17 @@ void cairn_trainer_close(struct cairn_trainer *t)
     memset(t, 0, sizeof *t);
 }
 
-static struct cairn_batch batch_of(const struct cairn_micro *m)
+static enum cairn_status micro_forward(struct cairn_pass *pass, const struct cairn_micro *m, float temperature, struct cairn_scores *out,
+                                       struct cairn_error *err)
 {
-    return (struct cairn_batch){.n = m->rows, .id = m->id, .pos = m->pos, .seq = m->seq, .nseq = m->nseq, .start = m->start};
+    const struct cairn_batch b = {.n = m->rows, .id = m->id, .pos = m->pos, .seq = m->seq, .nseq = m->nseq, .start = m->start};
+
+    return cairn_forward(pass, &b, m->target, temperature, out, err);
 }
 
 enum cairn_status cairn_trainer_forward(struct cairn_trainer *t, float temperature, struct cairn_scores *out, struct cairn_error *err)
 {
-    const struct cairn_batch b = batch_of(&t->micro);
-
-    return cairn_forward(t->pass, &b, t->micro.target, temperature, out, err);
+    return micro_forward(t->pass, &t->micro, temperature, out, err);
 }
 
 struct cairn_tensor cairn_trainer_rows(const struct cairn_trainer *t, const struct cairn_tensor *full)
@@ -171,23 +184,24 @@ enum cairn_status cairn_trainer_zero(struct cairn_trainer *t, struct cairn_error
     return cairn_tensor_zero(&t->k->stream, &t->grads.flat, err);
 }
 
-enum cairn_status cairn_trainer_logprobs(struct cairn_trainer *t, const struct cairn_sequence *s, int64_t n, const int64_t *at, float temperature,
-                                         int adapter_off, float *out, struct cairn_error *err)
+enum cairn_status cairn_trainer_logprobs(struct cairn_trainer *t, const struct cairn_model *of, const struct cairn_sequence *s, int64_t n,
+                                         const int64_t *at, float temperature, float *out, struct cairn_error *err)
 {
+    const struct cairn_pass_opts o = {.max_rows = t->micro.capacity, .max_seqs = t->micro.max_seqs};
     enum cairn_status st = CAIRN_OK;
-    const struct cairn_adapter *adapter = t->model.adapter;
+    struct cairn_pass *own = NULL;
     float *row = malloc((size_t)t->micro.capacity * sizeof *row);
     int64_t next = 0;
 
     if (!row)
         return CAIRN_NOMEM(err);
-    if (adapter_off)
-        t->model.adapter = NULL;
+    if (of) /* a pass is bound to its model for life */
+        TRY(cairn_pass_create(&own, of, &o, err));
     while (cairn_micro_fill(&t->micro, s, n, &next, t->pack)) {
         struct cairn_scores scores;
 
         TRY(cairn_stage_stopping(err));
-        TRY(cairn_trainer_forward(t, temperature, &scores, err));
+        TRY(micro_forward(own ? own : t->pass, &t->micro, temperature, &scores, err));
         TRY(cairn_tensor_get(&t->k->stream, &scores.logprob, row, (size_t)t->micro.rows * sizeof *row, err));
         for (int i = 0; i < t->micro.nseq; i++) {
             const struct cairn_sequence *m = t->micro.member[i];
@@ -196,7 +210,7 @@ enum cairn_status cairn_trainer_logprobs(struct cairn_trainer *t, const struct c
         }
     }
 out:
-    t->model.adapter = adapter;
+    cairn_pass_destroy(own);
     free(row);
     return st;
 }

@@ -41,8 +41,9 @@ struct cairn_trainer_start {
 };
 enum cairn_status cairn_trainer_open(struct cairn_trainer *t, struct cairn_compute *k, const struct cairn_recipe *recipe,
                                      const struct cairn_trainer_start *start, struct cairn_error *err);
-/* Activation memory for micro-batches; longest: tokens of the longest sequence. Once, before the first forward. */
-enum cairn_status cairn_trainer_reserve(struct cairn_trainer *t, int64_t longest, int entropy, struct cairn_error *err);
+/* Activation memory for micro-batches of train.pack rows, but no more than all sequences have (total tokens), and no less than the
+ * longest one (tokens). Once, before the first forward. */
+enum cairn_status cairn_trainer_reserve(struct cairn_trainer *t, int64_t longest, int64_t total, int entropy, struct cairn_error *err);
 void cairn_trainer_close(struct cairn_trainer *t);
 
 /* One forward of t->micro at `temperature`; out borrowed until the next. */
@@ -53,9 +54,9 @@ enum cairn_status cairn_trainer_zero(struct cairn_trainer *t, struct cairn_error
 enum cairn_status cairn_trainer_rows_set(struct cairn_trainer *t, const struct cairn_tensor *dst, const void *h, struct cairn_error *err);
 struct cairn_tensor cairn_trainer_rows(const struct cairn_trainer *t, const struct cairn_tensor *full); /* its first micro.rows rows */
 
-/* Log-probabilities of the response tokens of n sequences under the current published weights (adapter_off: of the base): out gets, for each
- * sequence, at[i] + j for response token j. */
-enum cairn_status cairn_trainer_logprobs(struct cairn_trainer *t, const struct cairn_sequence *s, int64_t n, const int64_t *at, float temperature,
-                                         int adapter_off, float *out, struct cairn_error *err);
+/* Log-probabilities of the response tokens of n sequences under the current published weights, or under another model of the same
+ * configuration (`of`: a reference; a pass of its own is made for it): out[at[i] + j] is that of response token j of sequence i. */
+enum cairn_status cairn_trainer_logprobs(struct cairn_trainer *t, const struct cairn_model *of, const struct cairn_sequence *s, int64_t n,
+                                         const int64_t *at, float temperature, float *out, struct cairn_error *err);
 
 #endif
