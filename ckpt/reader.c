@@ -11,12 +11,12 @@
 #include "base/checked.h"
 #include "base/file.h"
 #include "ckpt/beneath.h"
+#include "ckpt/crew.h"
 #include "ckpt/retention.h"
 #include "ckpt/strides.h"
-#include "ckpt/watch.h"
 
 #define STAGE ((int64_t)2 << 20)  /* bytes of a block that goes through the stage */
-#define DIRECT ((int64_t)1 << 20) /* bytes of a block that is read into place */
+#define DIRECT ((int64_t)512 << 10) /* bytes of a block that is read into place */
 
 struct open_shard {
     int fd;                     /* -1: not open */
@@ -30,7 +30,7 @@ struct cairn_reader {
     struct cairn_manifest *m;
     struct open_shard *shard;   /* (nshards) */
     unsigned char *stage;       /* STAGE + 2 tiles, made on first use */
-    struct cairn_watch *watch;  /* checks blocks while the next ones are read */
+    struct cairn_crew *crew;    /* reads and checks blocks */
     int64_t bytes;
 };
 
@@ -93,7 +93,7 @@ void cairn_reader_close(struct cairn_reader *r)
 {
     if (!r)
         return;
-    cairn_watch_destroy(r->watch);
+    cairn_crew_destroy(r->crew);
     if (r->shard)
         for (int i = 0; i < r->m->nshards; i++) {
             if (r->shard[i].fd >= 0)
@@ -272,18 +272,14 @@ static void round_out(const struct source *s, int64_t *at, int64_t *end, int64_t
     *end += last;
 }
 
-/* Whole tiles [at, end) of the part to p, checked by the watch (wait before use). */
-static enum cairn_status read_tiles(struct cairn_reader *r, const struct source *s, int64_t at, int64_t end, int64_t first, int64_t n,
-                                    void *p, struct cairn_error *err)
+/* Has bytes [at, end) of the part, which are `n` whole tiles from `first` on, read to p and checked by the crew. */
+static void read_tiles(struct cairn_reader *r, const struct source *s, int64_t at, int64_t end, int64_t first, int64_t n, void *p)
 {
-    enum cairn_status st = CAIRN_OK;
+    struct cairn_crew_job job = {.fd = s->shard->fd, .path = s->shard->path, .at = s->slice->at + at, .n = end - at, .h_dst = p,
+                                 .tiling = s->tiling, .table = s->table, .first = first, .tiles = n};
 
-    TRY(cairn_fd_pread_all(s->shard->fd, p, (size_t)(end - at), s->slice->at + at, s->shard->path, err));
     r->bytes += end - at;
-    if (s->table)
-        cairn_watch_give(r->watch, &s->tiling, s->table, first, n, p, s->shard->path);
-out:
-    return st;
+    cairn_crew_give(r->crew, &job);
 }
 
 /* Bytes [at, at + n) of the part, n <= STAGE, into the stage; *p is where byte `at` lies. */
@@ -297,8 +293,8 @@ static enum cairn_status fetch(struct cairn_reader *r, const struct source *s, i
         return CAIRN_NOMEM(err);
     if (s->table)
         round_out(s, &begin, &end, &first, &tiles);
-    TRY(read_tiles(r, s, begin, end, first, tiles, r->stage, err));
-    TRY(cairn_watch_wait(r->watch, err));
+    read_tiles(r, s, begin, end, first, tiles, r->stage);
+    TRY(cairn_crew_wait(r->crew, err));
     *p = r->stage + (at - begin);
 out:
     return st;
@@ -326,7 +322,7 @@ static enum cairn_status read_direct(struct cairn_reader *r, const struct source
 
                     cairn_tiling_tile(&s->tiling, last, &last_at);
                     if (last_at > at) {
-                        TRY(read_tiles(r, s, at, last_at, first, tiles - 1, dst, err));
+                        read_tiles(r, s, at, last_at, first, tiles - 1, dst);
                         dst += last_at - at;
                         n -= last_at - at;
                         at = last_at;
@@ -342,7 +338,7 @@ static enum cairn_status read_direct(struct cairn_reader *r, const struct source
                 continue;
             }
         }
-        TRY(read_tiles(r, s, at, end, first, tiles, dst, err));
+        read_tiles(r, s, at, end, first, tiles, dst);
         dst += end - at;
         n -= end - at;
         at = end;
@@ -451,8 +447,8 @@ static enum cairn_status read_box(struct cairn_reader *r, const struct cairn_ten
 {
     enum cairn_status st = CAIRN_OK, last;
 
-    if (!r->watch)
-        TRY(cairn_watch_create(&r->watch, err));
+    if (!r->crew)
+        TRY(cairn_crew_create(&r->crew, err));
     for (int i = 0; i < t->nparts; i++) {
         const struct cairn_slice *s = t->parts[i].slice;
         struct cut c = {.ndim = t->ndim};
@@ -473,8 +469,8 @@ static enum cairn_status read_box(struct cairn_reader *r, const struct cairn_ten
             TRY(read_part(r, &t->parts[i], &c, h_dst, err));
     }
 out:
-    if (r->watch) {
-        last = cairn_watch_wait(r->watch, st == CAIRN_OK ? err : NULL); /* nothing may point into h_dst after this */
+    if (r->crew) {
+        last = cairn_crew_wait(r->crew, st == CAIRN_OK ? err : NULL); /* nothing may point into h_dst after this */
         st = st == CAIRN_OK ? last : st;
     }
     return st;

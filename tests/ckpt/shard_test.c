@@ -361,6 +361,7 @@ static int on_small_disk(const char *dir)
 
     zoo_make(&z);
     st = cairn_shard_save(&e, dir, "full", z.s, z.cp, z.n, NULL, &err);
+    zoo_free(&z);
     return (int)st;
 }
 

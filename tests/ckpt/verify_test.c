@@ -211,7 +211,8 @@ static void lineage(void **state)
         static const char *const input[] = {"policy/000000", "policy/000000", "../x", "file:prompts"};
 
         ok(cairn_manifest_load(&m, at("line/policy/000001"), err));
-        m->ninputs = 0;
+        while (m->ninputs)
+            free(m->inputs[--m->ninputs].path);
         if (what == 1)
             d.lo++;
         ok(cairn_manifest_add_input(m, input[what], d, err));
