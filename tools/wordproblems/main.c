@@ -35,7 +35,7 @@ static int dice_throw(struct dice *d, int sides)
 static const char *const names[] = {"Ann", "Ben", "Sam", "Max", "Jo", "Al", "Pat", "Ken"};
 static const char *const things[] = {"books", "cards", "keys", "games", "pens", "tests", "pages", "lists", "boxes", "maps"};
 
-/* One or two steps; every intermediate number lies in 0..24. */
+/* One or two steps; every number lies in 0..18. */
 struct problem {
     int steps, start, by[2], sign[2];
     char text[200], short_work[120];
@@ -50,7 +50,7 @@ static void problem_make(struct problem *p, struct dice *d)
     int total, n;
 
     p->steps = 1 + (dice_throw(d, 3) == 0);
-    p->start = 1 + dice_throw(d, 12);
+    p->start = 1 + dice_throw(d, 9);
     total = p->start;
     n = snprintf(p->text, sizeof p->text, "%s has %d %s", name, p->start, thing);
     p->short_work[0] = 0;
@@ -58,8 +58,8 @@ static void problem_make(struct problem *p, struct dice *d)
         const char *form;
         int before = total, room;
 
-        p->sign[i] = total == 0 || (total < 12 && dice_throw(d, 2)) ? 1 : -1;
-        room = p->sign[i] > 0 ? 12 : (total < 12 ? total : 12);
+        p->sign[i] = total == 0 || (total < 10 && dice_throw(d, 2)) ? 1 : -1;
+        room = p->sign[i] > 0 || total > 9 ? 9 : total;
         p->by[i] = 1 + dice_throw(d, room);
         form = p->sign[i] > 0 ? more[dice_throw(d, COUNT(more))] : less[dice_throw(d, COUNT(less))];
         n += snprintf(p->text + n, sizeof p->text - (size_t)n, i ? ", then " : " and ");
@@ -77,7 +77,7 @@ static void ramble(struct cairn_str *s, const struct problem *p, struct dice *d)
     static const char *const thoughts[] = {"Let me think about this.",      "Wait, let me check that again.", "So there is a number here.",
                                            "I should look at it again.",    "But what if it is not so?",      "Let me read it one more time.",
                                            "That could be right, or not.", "Now let me start over."};
-    int n = 9 + dice_throw(d, 3);
+    int n = 5 + dice_throw(d, 3);
 
     cairn_str_puts(s, thoughts[dice_throw(d, 2) ? 0 : 7]);
     for (int i = 0; i < n; i++)
