@@ -132,10 +132,10 @@ $(foreach r,$(ROOMS),$(if $(SRC_$(r)),$(eval $(call room_rule,$(r)))))
 define cpu_rule
 $(B)/obj/cpu-$(1)/%.o: kernels/cpu/%.c
 	@mkdir -p $$(@D)
-	$$(CC) $$(CPPFLAGS) $$(CFLAGS) -O3 -march=$(1) -fopenmp -Wno-psabi -DCAIRN_ISA='"$(1)"' -c $$< -o $$@
+	$$(CC) $$(CPPFLAGS) $$(CFLAGS) -O3 -march=$(1) -Wno-psabi -DCAIRN_ISA='"$(1)"' -c $$< -o $$@
 $(B)/lib/cairn-cpu-$(1).so: $$(CPU_SRC:kernels/cpu/%.c=$(B)/obj/cpu-$(1)/%.o) $(B)/lib/libcairn_base.a
 	@mkdir -p $$(@D)
-	$$(CC) -shared -fopenmp $$(LDFLAGS) $$^ -Wl,--exclude-libs,ALL -o $$@ $(SYS_base)
+	$$(CC) -shared $$(LDFLAGS) $$^ -Wl,--exclude-libs,ALL -o $$@ $(SYS_base)
 endef
 $(foreach i,$(CPU_ISAS),$(eval $(call cpu_rule,$(i))))
 

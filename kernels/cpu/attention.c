@@ -5,7 +5,7 @@
  * makes dq and keeps P and dl; the second, over keys with an inverted list of who chose them (rows ascending), adds to dk.
  * Threads share queries in the first and keys in the second: no sum is ever split.
  */
-#include <omp.h>
+#include <stdatomic.h>
 
 #include "gather.h"
 #include "vmath.h"
@@ -46,65 +46,79 @@ static float scale_max(float *l, int64_t n, float scale)
     return v16_maximum(most);
 }
 
+struct forward {
+    struct arg q, idx, o, lse;
+    struct keys keys;
+    struct shape z;
+    float scale;
+    atomic_int bad;
+};
+
+static size_t forward_bytes(const struct shape *z)
+{
+    return gather_bytes(z->T, z->W) + sizeof(float) * (size_t)(z->H * (z->ldl + z->ldo) + 2 * round_up(z->H, VL));
+}
+
+static void forward_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
+{
+    struct forward *k = ctx;
+    const struct shape *z = &k->z;
+    struct gather g;
+    float *l = (float *)((char *)scratch + gather_bytes(z->T, z->W)), *out = l + z->H * z->ldl;
+    float *most = out + z->H * z->ldo, *total = most + round_up(z->H, VL);
+
+    gather_init(&g, z->T, z->W, scratch);
+    for (int64_t h = 0; h < round_up(z->H, VL); h++)
+        most[h] = 0.0f, total[h] = 1.0f;
+    for (int64_t n = begin; n < end; n++) {
+        const int32_t *choice = i32(&k->idx) + n * z->T;
+        int64_t count = idx_count(choice, z->T, i32(&k->keys.pos)[n]);
+
+        if (count < 1) {
+            atomic_store(&k->bad, 1);
+            continue;
+        }
+        gather_keys(&g, &k->keys, i32(&k->keys.seq)[n], choice, count);
+        gather_products(&g, at1(&k->q, n), k->q.s[1], z->H, z->W, l, z->ldl);
+        for (int64_t h = 0; h < z->H; h++) {
+            float *p = l + h * z->ldl;
+            v16 sum = v16_set(0.0f);
+
+            most[h] = scale_max(p, count, k->scale);
+            for (int64_t i = 0; i < count; i += VL) {
+                v16 e = v16_exp(v16_load(p + i) - v16_set(most[h]));
+
+                v16_store(p + i, e);
+                sum = sum + e;
+            }
+            total[h] = v16_sum(sum);
+        }
+        gather_sums(&g, l, z->ldl, z->H, z->C, out, z->ldo);
+        for (int64_t h = 0; h < z->H; h++)
+            for (int64_t i = 0; i < z->C; i += VL)
+                v16_storen(at2(&k->o, n, h) + i, v16_load(out + h * z->ldo + i) / v16_set(total[h]), z->C - i < VL ? z->C - i : VL);
+        for (int64_t h = 0; h < z->H; h += VL)
+            v16_storen(f32(&k->lse) + n * z->H + h, v16_load(most + h) + v16_log(v16_load(total + h)), z->H - h < VL ? z->H - h : VL);
+    }
+}
+
 enum cairn_status cairn_attention_cpu(struct cairn_stream *s, const struct cairn_attention *a, struct cairn_error *err)
 {
     struct call c = call_begin("attention", s, err);
-    struct shape z = shape_new();
-    struct arg q = call_arg(&c, "q", &a->q, STRIDED | T_F32, 3, &z.N, &z.H, &z.W), idx = call_arg(&c, "idx", &a->idx, T_I32, 2, &z.N, &z.T),
-               o = call_arg(&c, "o", &a->o, OUT | STRIDED | T_F32, 3, &z.N, &z.H, &z.C),
-               lse = call_arg(&c, "lse", &a->lse, OUT | T_F32, 2, &z.N, &z.H);
-    struct keys keys = keys_arg(&c, &a->keys, &z.N, &z.S, &z.W);
-    int threads, bad = 0;
+    struct forward k = {.z = shape_new(), .scale = a->scale};
+    struct shape *z = &k.z;
 
-    shape_check(&c, &z);
-    threads = call_threads(&c, z.N * z.H * z.T * z.W / 4, z.N);
+    k.q = call_arg(&c, "q", &a->q, STRIDED | T_F32, 3, &z->N, &z->H, &z->W);
+    k.idx = call_arg(&c, "idx", &a->idx, T_I32, 2, &z->N, &z->T);
+    k.o = call_arg(&c, "o", &a->o, OUT | STRIDED | T_F32, 3, &z->N, &z->H, &z->C);
+    k.lse = call_arg(&c, "lse", &a->lse, OUT | T_F32, 2, &z->N, &z->H);
+    k.keys = keys_arg(&c, &a->keys, &z->N, &z->S, &z->W);
+    shape_check(&c, z);
     if (call_ok(&c))
-        call_reserve(&c, threads, gather_bytes(z.T, z.W) + sizeof(float) * (size_t)(z.H * (z.ldl + z.ldo) + 2 * round_up(z.H, VL)), 0);
-    if (call_ok(&c)) {
-#pragma omp parallel num_threads(threads) reduction(| : bad)
-        {
-            char *room = scratch_of(&c, omp_get_thread_num());
-            struct gather g;
-            float *l = (float *)(room + gather_bytes(z.T, z.W)), *out = l + z.H * z.ldl;
-            float *most = out + z.H * z.ldo, *total = most + round_up(z.H, VL);
-
-            gather_init(&g, z.T, z.W, room);
-            for (int64_t h = 0; h < round_up(z.H, VL); h++)
-                most[h] = 0.0f, total[h] = 1.0f;
-#pragma omp for schedule(dynamic, 16)
-            for (int64_t n = 0; n < z.N; n++) {
-                const int32_t *choice = i32(&idx) + n * z.T;
-                int64_t count = idx_count(choice, z.T, i32(&keys.pos)[n]);
-
-                if (count < 1) {
-                    bad = 1;
-                    continue;
-                }
-                gather_keys(&g, &keys, i32(&keys.seq)[n], choice, count);
-                gather_products(&g, at1(&q, n), q.s[1], z.H, z.W, l, z.ldl);
-                for (int64_t h = 0; h < z.H; h++) {
-                    float *p = l + h * z.ldl;
-                    v16 sum = v16_set(0.0f);
-
-                    most[h] = scale_max(p, count, a->scale);
-                    for (int64_t i = 0; i < count; i += VL) {
-                        v16 e = v16_exp(v16_load(p + i) - v16_set(most[h]));
-
-                        v16_store(p + i, e);
-                        sum = sum + e;
-                    }
-                    total[h] = v16_sum(sum);
-                }
-                gather_sums(&g, l, z.ldl, z.H, z.C, out, z.ldo);
-                for (int64_t h = 0; h < z.H; h++)
-                    for (int64_t i = 0; i < z.C; i += VL)
-                        v16_storen(at2(&o, n, h) + i, v16_load(out + h * z.ldo + i) / v16_set(total[h]), z.C - i < VL ? z.C - i : VL);
-                for (int64_t h = 0; h < z.H; h += VL)
-                    v16_storen(f32(&lse) + n * z.H + h, v16_load(most + h) + v16_log(v16_load(total + h)), z.H - h < VL ? z.H - h : VL);
-            }
-        }
-    }
-    if (bad)
+        call_reserve(&c, forward_bytes(z), 0);
+    if (call_ok(&c))
+        call_share(&c, z->N, 1, z->N * z->H * z->T * z->W / 4, forward_rows, &k);
+    if (atomic_load(&k.bad))
         call_fail(&c, "a row's idx are not ascending positions that it sees");
     return call_end(&c);
 }
@@ -242,13 +256,32 @@ static void invert(struct backward *b)
     b->begin--; /* now entry s is the end of list s - 1, the start of list s */
 }
 
+static void query_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
+{
+    const struct backward *b = ctx;
+    struct gather g;
+
+    gather_init(&g, b->z.T, b->z.W, scratch);
+    for (int64_t n = b->n0 + begin; n < b->n0 + end; n++)
+        query_pass(b, &g, n, (float *)((char *)scratch + gather_bytes(b->z.T, b->z.W)));
+}
+
+static void key_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
+{
+    const struct backward *b = ctx;
+
+    (void)scratch;
+    for (int64_t s = begin; s < end; s++)
+        if (b->begin[s] < b->begin[s + 1])
+            key_pass(b, s);
+}
+
 enum cairn_status cairn_attention_bwd_cpu(struct cairn_stream *s, const struct cairn_attention_bwd *a, struct cairn_error *err)
 {
     struct call c = call_begin("attention_bwd", s, err);
     struct backward b = {.z = shape_new(), .scale = a->scale};
     struct shape *z = &b.z;
     int64_t run = 0, each;
-    int threads;
 
     b.q = call_arg(&c, "q", &a->q, STRIDED | T_F32, 3, &z->N, &z->H, &z->W);
     b.idx = call_arg(&c, "idx", &a->idx, T_I32, 2, &z->N, &z->T);
@@ -264,13 +297,12 @@ enum cairn_status cairn_attention_bwd_cpu(struct cairn_stream *s, const struct c
     for (int64_t n = 0; call_ok(&c) && n < z->N; n++)
         if (idx_count(i32(&b.idx) + n * z->T, z->T, i32(&b.keys.pos)[n]) < 1)
             call_fail(&c, "the idx of row %lld are not ascending positions that it sees", (long long)n);
-    threads = call_threads(&c, z->N * z->H * z->T * z->W / 2, z->N);
     if (call_ok(&c)) {
         each = z->T * (z->H * 2 * (int64_t)sizeof(float) + (int64_t)sizeof(int32_t));
         run = PASS_BYTES / each < 1 ? 1 : PASS_BYTES / each;
         if (run > z->N)
             run = z->N;
-        call_reserve(&c, threads, gather_bytes(z->T, z->W) + sizeof(float) * (size_t)(z->H * (2 * z->ldl + z->ldo)),
+        call_reserve(&c, gather_bytes(z->T, z->W) + sizeof(float) * (size_t)(z->H * (2 * z->ldl + z->ldo)),
                      (size_t)(run * each) + (size_t)(z->S + 2) * sizeof(int32_t));
     }
     if (call_ok(&c)) {
@@ -278,22 +310,13 @@ enum cairn_status cairn_attention_bwd_cpu(struct cairn_stream *s, const struct c
         b.list = (int32_t *)(b.kept + run * z->T * z->H * 2);
         b.begin = b.list + run * z->T;
         for (b.n0 = 0; b.n0 < z->N; b.n0 = b.n1) {
-            b.n1 = z->N - b.n0 < run ? z->N : b.n0 + run;
-            invert(&b);
-#pragma omp parallel num_threads(threads)
-            {
-                char *room = scratch_of(&c, omp_get_thread_num());
-                struct gather g;
+            int64_t work;
 
-                gather_init(&g, z->T, z->W, room);
-#pragma omp for schedule(dynamic, 16)
-                for (int64_t n = b.n0; n < b.n1; n++)
-                    query_pass(&b, &g, n, (float *)(room + gather_bytes(z->T, z->W)));
-#pragma omp for schedule(dynamic, 16)
-                for (int64_t k = 0; k < z->S; k++)
-                    if (b.begin[k] < b.begin[k + 1])
-                        key_pass(&b, k);
-            }
+            b.n1 = z->N - b.n0 < run ? z->N : b.n0 + run;
+            work = (b.n1 - b.n0) * z->H * z->T * z->W / 4;
+            invert(&b);
+            call_share(&c, b.n1 - b.n0, 1, 3 * work, query_rows, &b);
+            call_share(&c, z->S, 1, 2 * work, key_rows, &b);
         }
     }
     return call_end(&c);

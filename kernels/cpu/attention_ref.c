@@ -22,7 +22,7 @@ enum cairn_status cairn_attention_ref(struct cairn_stream *s, const struct cairn
                o = call_arg(&c, "o", &a->o, OUT | STRIDED | T_F32, 3, &N, &H, &C), lse = call_arg(&c, "lse", &a->lse, OUT | T_F32, 2, &N, &H);
     struct keys keys = keys_arg(&c, &a->keys, &N, &S, &W);
 
-    call_reserve(&c, 0, 0, call_ok(&c) ? (size_t)T * sizeof(double) : 0);
+    call_reserve(&c, 0, call_ok(&c) ? (size_t)T * sizeof(double) : 0);
     for (int64_t n = 0; call_ok(&c) && n < N; n++) {
         const int32_t *choice = i32(&idx) + n * T;
         int64_t count = idx_count(choice, T, i32(&keys.pos)[n]);
@@ -63,7 +63,7 @@ enum cairn_status cairn_attention_bwd_ref(struct cairn_stream *s, const struct c
 
     if (call_ok(&c) && keys.pages.p)
         call_fail(&c, "keys are paged");
-    call_reserve(&c, 0, 0, call_ok(&c) ? (size_t)(T + W + S * W) * sizeof(double) : 0);
+    call_reserve(&c, 0, call_ok(&c) ? (size_t)(T + W + S * W) * sizeof(double) : 0);
     if (call_ok(&c)) {
         double *l = scratch_shared(&c), *row = l + T, *sum = row + W; /* sum (S, W): all of dk in fp64 */
 

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "pool.h"
+
 struct call call_begin(const char *op, struct cairn_stream *s, struct cairn_error *err)
 {
     return (struct call){.op = op, .cpu = s->dev->state, .err = err};
@@ -99,15 +101,17 @@ enum cairn_status call_end(struct call *c)
     return c->st;
 }
 
-int call_threads(const struct call *c, int64_t work, int64_t pieces)
+int call_pieces(const struct call *c, int64_t work, int64_t most)
 {
-    const int64_t worth = 1 << 16; /* less than this a thread, and waking it costs more than it brings */
-    int64_t n = c->cpu->threads;
+    const int64_t worth = 1 << 15; /* less work than this in a piece, and sharing costs more than it brings */
+    int64_t n = c->cpu->threads == 1 ? 1 : (int64_t)c->cpu->threads * 8;
 
     if (n > work / worth)
         n = work / worth;
-    if (n > pieces)
-        n = pieces;
+    if (n > most)
+        n = most;
+    if (n > POOL_MAX_PIECES)
+        n = POOL_MAX_PIECES;
     return n < 1 ? 1 : (int)n;
 }
 
@@ -125,9 +129,38 @@ static void grow(struct call *c, int i, size_t bytes)
         c->st = cairn_fail(c->err, CAIRN_ENOSPACE, "%s: out of memory for %zu bytes of scratch", c->op, bytes);
 }
 
-void call_reserve(struct call *c, int threads, size_t bytes, size_t shared)
+void call_reserve(struct call *c, size_t each, size_t shared)
 {
-    for (int i = 0; i < threads; i++)
-        grow(c, i, bytes);
+    for (int i = 0; i < c->cpu->threads; i++)
+        grow(c, i, each);
     grow(c, CPU_MAX_THREADS, shared);
+}
+
+struct share {
+    struct cpu *cpu;
+    part_fn *part;
+    void *ctx;
+    int64_t n, unit;
+    int pieces;
+};
+
+static void share_piece(void *p, int i, int slot)
+{
+    const struct share *s = p;
+
+    s->part(s->ctx, piece_begin(s->n, s->unit, i, s->pieces), piece_begin(s->n, s->unit, i + 1, s->pieces), s->cpu->scratch[slot]);
+}
+
+void call_share(struct call *c, int64_t n, int64_t unit, int64_t work, part_fn *part, void *ctx)
+{
+    struct share s = {c->cpu, part, ctx, n, unit, call_pieces(c, work, (n + unit - 1) / unit)};
+
+    if (n <= 0)
+        return;
+    if (s.pieces > 1 && !c->cpu->pool)
+        c->cpu->pool = pool_create(c->cpu->threads);
+    if (s.pieces > 1 && c->cpu->pool)
+        pool_run(c->cpu->pool, s.pieces, share_piece, &s);
+    else
+        part(ctx, 0, n, c->cpu->scratch[0]);
 }

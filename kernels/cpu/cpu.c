@@ -5,7 +5,6 @@
  * reading only does not let anybody write. Streams run at once: when an op returns its work is done.
  * The idea of guard pages: Electric Fence (B. Perens).
  */
-#include <omp.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +13,7 @@
 #include <unistd.h>
 
 #include "internal.h"
+#include "pool.h"
 
 #define ALIGN 64
 
@@ -168,7 +168,9 @@ static void set_threads(struct cairn_device *dev, int threads)
     cpu_set_t mine;
 
     if (threads <= 0) /* the processors this process may run on, as a batch system sets them */
-        threads = sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine) : omp_get_num_procs();
+        threads = sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine) : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    pool_destroy(d->pool);
+    d->pool = NULL;
     d->threads = threads < 1 ? 1 : threads > CPU_MAX_THREADS ? CPU_MAX_THREADS : threads;
 }
 
@@ -202,6 +204,7 @@ static void cpu_close(struct cairn_device *dev)
         return;
     for (int i = 0; i <= CPU_MAX_THREADS; i++)
         free(d->scratch[i]);
+    pool_destroy(d->pool);
     rope_tables_free(d->rope);
     free(d);
 }

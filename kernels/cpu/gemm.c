@@ -338,27 +338,26 @@ void gemm_part(const struct gemm *g, int64_t m0, int64_t m1, int64_t n0, int64_t
     }
 }
 
-void gemm_share(const struct gemm *g, int t, int threads, void *scratch)
+void gemm_piece(const struct gemm *g, int t, int pieces, void *scratch)
 {
     int64_t panels = (g->n + TILE_N - 1) / TILE_N, tiles = (g->m + TILE_M - 1) / TILE_M, best = INT64_MAX;
-    int across = 1; /* pieces of columns; down = threads / across pieces of rows */
+    int across = 1, down, i, j; /* pieces of columns and of rows */
 
     /* the grid whose largest rectangle costs least; packing a column costs about what 16 rows of it do */
-    for (int k = 1; k <= threads; k++)
-        if (threads % k == 0) {
-            int64_t cols = (panels + k - 1) / k * TILE_N, rows = (tiles + threads / k - 1) / (threads / k) * TILE_M;
+    for (int k = 1; k <= pieces; k++)
+        if (pieces % k == 0) {
+            int64_t cols = (panels + k - 1) / k * TILE_N, rows = (tiles + pieces / k - 1) / (pieces / k) * TILE_M;
 
             if (cols * (rows + 16) < best) {
                 best = cols * (rows + 16);
                 across = k;
             }
         }
-    {
-        int down = threads / across, i = t / across, j = t % across;
-
-        gemm_part(g, part(g->m, TILE_M, i, down), part(g->m, TILE_M, i + 1, down), part(g->n, TILE_N, j, across),
-                  part(g->n, TILE_N, j + 1, across), scratch);
-    }
+    down = pieces / across;
+    i = t / across;
+    j = t % across;
+    gemm_part(g, piece_begin(g->m, TILE_M, i, down), piece_begin(g->m, TILE_M, i + 1, down), piece_begin(g->n, TILE_N, j, across),
+              piece_begin(g->n, TILE_N, j + 1, across), scratch);
 }
 
 struct gemm gemm_product(enum cairn_form form, const float *x, int64_t xs, const void *w, enum cairn_dtype w_type, int64_t ws,

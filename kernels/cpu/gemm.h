@@ -45,8 +45,8 @@ struct gemm gemm_product(enum cairn_form form, const float *x, int64_t xs, const
 size_t gemm_scratch_bytes(int segments);
 /* Computes rows m0 .. m1, columns n0 .. n1. */
 void gemm_part(const struct gemm *g, int64_t m0, int64_t m1, int64_t n0, int64_t n1, void *scratch);
-/* Share t of `threads`: the product cut into a fixed grid of rectangles. */
-void gemm_share(const struct gemm *g, int t, int threads, void *scratch);
+/* Rectangle t of `pieces` into which the output is cut. */
+void gemm_piece(const struct gemm *g, int t, int pieces, void *scratch);
 
 /* out[r*ldo + j] (r < m <= TILE_M, j < 32) = sum_k a[r*a_m + k*a_k] * b[k*ldb + j], from out's value if go_on, else from 0.
  * All 32 columns of b must be readable. nv: 1 or 2 vectors of columns (16 or 32). */

@@ -4,8 +4,6 @@
  * consecutive queries of a sequence share the turned keys. Selection: the T-th largest score by select.h, then one pass in position
  * order; ties to the lower position by construction. Memory: QUERIES scores a key for each thread.
  */
-#include <omp.h>
-
 #include "gemm.h"
 #include "keys.h"
 #include "select.h"
@@ -29,17 +27,19 @@ static void select_top(const float *score, int32_t *key, int64_t n, int64_t T, i
             idx[kept++] = (int32_t)i;
 }
 
-struct work {
+struct indexing {
     const struct cairn_index *a;
     struct arg q, w, idx;
     struct keys keys;
-    int64_t H, D, T;
+    int64_t N, H, D, T, ld; /* ld: room for the scores of one query */
 };
 
-/* Queries n0 .. n1 of one sequence, at least one of which must choose. room: D x 32 turned keys, H x 32 products, QUERIES x ld. */
-static void choose(const struct work *k, int64_t n0, int64_t n1, float *room, int32_t *key, int64_t ld)
+/* Queries n0 .. n1 of one sequence, at least one of which must choose. room: D x 32 turned keys, H x 32 products, QUERIES
+ * x ld scores, ld integers. */
+static void choose(const struct indexing *k, int64_t n0, int64_t n1, float *room)
 {
     float *panel = room, *prod = panel + k->D * TILE_N, *score = prod + k->H * TILE_N;
+    int32_t *key = (int32_t *)(score + QUERIES * k->ld);
     int32_t b = i32(&k->keys.seq)[n0], last = 0;
 
     for (int64_t n = n0; n < n1; n++)
@@ -66,26 +66,45 @@ static void choose(const struct work *k, int64_t n0, int64_t n1, float *room, in
                 for (int64_t h = 0; h < k->H; h++)
                     sum = v16_fma(v16_set(at1(&k->w, n)[h]),
                                   v16_max(v16_load(prod + h * TILE_N + half) * v16_set(k->a->scale), v16_set(0.0f)), sum);
-                v16_store(score + (n - n0) * ld + s + half, sum);
+                v16_store(score + (n - n0) * k->ld + s + half, sum);
             }
         }
     }
     for (int64_t n = n0; n < n1; n++)
         if (i32(&k->keys.pos)[n] >= k->T)
-            select_top(score + (n - n0) * ld, key, (int64_t)i32(&k->keys.pos)[n] + 1, k->T, i32(&k->idx) + n * k->T);
+            select_top(score + (n - n0) * k->ld, key, (int64_t)i32(&k->keys.pos)[n] + 1, k->T, i32(&k->idx) + n * k->T);
+}
+
+static void index_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
+{
+    const struct indexing *k = ctx;
+
+    for (int64_t n = begin, m; n < end; n = m) {
+        int some = 0;
+
+        for (m = n; m < end && m < n + QUERIES && i32(&k->keys.seq)[m] == i32(&k->keys.seq)[n]; m++) {
+            int32_t pos = i32(&k->keys.pos)[m], *out = i32(&k->idx) + m * k->T;
+
+            some |= pos >= k->T;
+            if (pos < k->T)
+                for (int64_t j = 0; j < k->T; j++)
+                    out[j] = j <= pos ? (int32_t)j : -1;
+        }
+        if (some)
+            choose(k, n, m, scratch);
+    }
 }
 
 enum cairn_status cairn_index_cpu(struct cairn_stream *s, const struct cairn_index *a, struct cairn_error *err)
 {
     struct call c = call_begin("index", s, err);
     int64_t N = -1, H = -1, D = -1, S = -1, T = -1, longest = 0, work = 0;
-    struct work k = {.a = a};
+    struct indexing k = {.a = a};
 
     k.q = call_arg(&c, "q", &a->q, STRIDED | T_F32, 3, &N, &H, &D);
     k.w = call_arg(&c, "w", &a->w, STRIDED | T_F32, 2, &N, &H);
     k.idx = call_arg(&c, "idx", &a->idx, OUT | T_I32, 2, &N, &T);
     k.keys = keys_arg(&c, &a->keys, &N, &S, &D);
-    k.H = H, k.D = D, k.T = T;
     for (int64_t n = 0; call_ok(&c) && n < N; n++) {
         int64_t p = i32(&k.keys.pos)[n];
 
@@ -93,35 +112,10 @@ enum cairn_status cairn_index_cpu(struct cairn_stream *s, const struct cairn_ind
         if (p > longest)
             longest = p;
     }
-    if (call_ok(&c)) {
-        int threads = call_threads(&c, work, (N + QUERIES - 1) / QUERIES);
-        int64_t ld = round_up(longest + 1, TILE_N);
-
-        call_reserve(&c, threads, sizeof(float) * (size_t)((D + H) * TILE_N + (QUERIES + 1) * ld), 0);
-        if (call_ok(&c)) {
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
-            for (int64_t n0 = 0; n0 < N; n0 += QUERIES) {
-                float *room = scratch_of(&c, omp_get_thread_num());
-                int64_t end = N - n0 < QUERIES ? N : n0 + QUERIES;
-
-                for (int64_t n = n0; n < end;) {
-                    int64_t m = n;
-                    int some = 0;
-
-                    for (; m < end && i32(&k.keys.seq)[m] == i32(&k.keys.seq)[n]; m++) {
-                        int32_t pos = i32(&k.keys.pos)[m], *out = i32(&k.idx) + m * T;
-
-                        some |= pos >= T;
-                        if (pos < T)
-                            for (int64_t j = 0; j < T; j++)
-                                out[j] = j <= pos ? (int32_t)j : -1;
-                    }
-                    if (some)
-                        choose(&k, n, m, room, (int32_t *)(room + (D + H) * TILE_N + QUERIES * ld), ld);
-                    n = m;
-                }
-            }
-        }
-    }
+    k.N = N, k.H = H, k.D = D, k.T = T, k.ld = round_up(longest + 1, TILE_N);
+    if (call_ok(&c))
+        call_reserve(&c, sizeof(float) * (size_t)((D + H) * TILE_N + (QUERIES + 1) * k.ld), 0);
+    if (call_ok(&c))
+        call_share(&c, N, QUERIES, work, index_rows, &k);
     return call_end(&c);
 }

@@ -11,7 +11,7 @@ enum cairn_status cairn_index_ref(struct cairn_stream *s, const struct cairn_ind
                idx = call_arg(&c, "idx", &a->idx, OUT | T_I32, 2, &N, &T);
     struct keys keys = keys_arg(&c, &a->keys, &N, &S, &D);
 
-    call_reserve(&c, 0, 0, call_ok(&c) ? (size_t)(S + 1) * (sizeof(float) + 1) : 0);
+    call_reserve(&c, 0, call_ok(&c) ? (size_t)(S + 1) * (sizeof(float) + 1) : 0);
     for (int64_t n = 0; call_ok(&c) && n < N; n++) {
         float *score = scratch_shared(&c);
         char *taken = (char *)(score + S);

@@ -25,11 +25,13 @@
 #define CPU_MAX_THREADS 256
 #define CALL_MAX_ARGS 20
 
+struct pool;       /* pool.h */
 struct rope_table; /* rope.c */
 
 struct cpu {
     struct cairn_device dev;
     int guard, threads;
+    struct pool *pool; /* made when first needed */
     void *scratch[CPU_MAX_THREADS + 1]; /* the last one is shared */
     size_t scratch_bytes[CPU_MAX_THREADS + 1];
     struct rope_table *rope; /* list of cached tables */
@@ -90,22 +92,22 @@ static inline int32_t *i32(const struct arg *a)
 
 /* ---- threads and scratch ------------------------------------------------------------------------------------------- */
 
-/* How many threads are worth it for `work` multiply-adds or bytes, at most `pieces`. At least 1. */
-int call_threads(const struct call *c, int64_t work, int64_t pieces);
-/* Gives threads 0 .. threads-1 at least `bytes` each, and the shared block `shared`. */
-void call_reserve(struct call *c, int threads, size_t bytes, size_t shared);
-static inline void *scratch_of(const struct call *c, int thread)
-{
-    return c->cpu->scratch[thread];
-}
+/* Gives every thread at least `each` bytes, and the shared block `shared`. */
+void call_reserve(struct call *c, size_t each, size_t shared);
+/* Into how many pieces (at most `most`, at least 1) a job of `work` multiply-adds, or as much, is best cut. */
+int call_pieces(const struct call *c, int64_t work, int64_t most);
+/* Calls part(ctx, begin, end, scratch) for parts of 0 .. n that together are all of it; begins are multiples of `unit`. Parts run on
+ * any thread, in any order, each with its thread's scratch. */
+typedef void part_fn(void *ctx, int64_t begin, int64_t end, void *scratch);
+void call_share(struct call *c, int64_t n, int64_t unit, int64_t work, part_fn *part, void *ctx);
 static inline void *scratch_shared(const struct call *c)
 {
     return c->cpu->scratch[CPU_MAX_THREADS];
 }
-/* Part t of n things shared out among `threads`: begin of part t (t = threads: n). Multiples of `unit`. */
-static inline int64_t part(int64_t n, int64_t unit, int t, int threads)
+/* Where piece i of n things in `pieces` begins (i = pieces: n). Multiples of `unit`. */
+static inline int64_t piece_begin(int64_t n, int64_t unit, int i, int pieces)
 {
-    int64_t units = (n + unit - 1) / unit, b = (units * t / threads) * unit;
+    int64_t units = (n + unit - 1) / unit, b = (units * i / pieces) * unit;
 
     return b < n ? b : n;
 }

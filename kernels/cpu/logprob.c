@@ -3,8 +3,6 @@
  * Only rows whose target is wanted are computed: they are brought together first. In the backward the rows of dl^T z are added to dw in
  * order, one chain over all wanted rows whatever the chunks.
  */
-#include <omp.h>
-
 #include "gemm.h"
 #include "head.h"
 #include "vmath.h"
@@ -40,7 +38,7 @@ static void head_args(struct call *c, struct head *h, const struct cairn_tensor 
 }
 
 /* Shared scratch: logits, rows, dz, wanted. */
-static void head_reserve(struct call *c, struct head *h, int threads)
+static void head_reserve(struct call *c, struct head *h)
 {
     char *p;
 
@@ -50,7 +48,7 @@ static void head_reserve(struct call *c, struct head *h, int threads)
     h->chunk = h->chunk < 8 ? 8 : h->chunk > CHUNK_ROWS ? CHUNK_ROWS : h->chunk;
     if (h->chunk > h->N)
         h->chunk = h->N;
-    call_reserve(c, threads, gemm_scratch_bytes(h->segments),
+    call_reserve(c, gemm_scratch_bytes(h->segments),
                  (size_t)(h->chunk * (h->V + 2 * h->D)) * sizeof(float) + (size_t)h->N * sizeof(int32_t));
     if (!call_ok(c))
         return;
@@ -65,63 +63,88 @@ static void head_reserve(struct call *c, struct head *h, int threads)
             h->wanted[h->count++] = (int32_t)n;
 }
 
-/* Logits of wanted rows i0 .. i0+m; called by all threads, ends with a barrier. */
-static void chunk_logits(const struct call *c, const struct head *h, int64_t i0, int64_t m, int t, int threads)
+struct product {
+    struct gemm g;
+    int pieces;
+};
+
+static void product_part(void *ctx, int64_t begin, int64_t end, void *scratch)
+{
+    const struct product *p = ctx;
+
+    for (int64_t t = begin; t < end; t++)
+        gemm_piece(&p->g, (int)t, p->pieces, scratch);
+}
+
+static void product_run(struct call *c, const struct gemm *g)
+{
+    int64_t work = g->m * g->n * g->k / 4;
+    struct product p = {*g, call_pieces(c, work, 2 * (int64_t)c->cpu->threads)};
+
+    call_share(c, p.pieces, 1, work, product_part, &p);
+}
+
+/* Logits of wanted rows i0 .. i0+m */
+static void chunk_logits(struct call *c, const struct head *h, int64_t i0, int64_t m)
 {
     struct gemm g = gemm_product(CAIRN_NT, h->rows, h->D, h->w.p, h->w.type, h->w.s[0], h->logits, h->V, m, h->D, h->V);
 
-    for (int64_t i = part(m, 1, t, threads); i < part(m, 1, t + 1, threads); i++)
+    for (int64_t i = 0; i < m; i++)
         memcpy(h->rows + i * h->D, at1(&h->z, h->wanted[i0 + i]), (size_t)h->D * sizeof(float));
-#pragma omp barrier
-    gemm_share(&g, t, threads, scratch_of(c, t));
-#pragma omp barrier
+    product_run(c, &g);
+}
+
+struct forward {
+    struct head h;
+    struct arg logprob, lse, entropy, argmax;
+    int64_t i0; /* the chunk */
+};
+
+static void forward_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
+{
+    const struct forward *k = ctx;
+
+    (void)scratch;
+    for (int64_t i = begin; i < end; i++) {
+        const float *l = k->h.logits + i * k->h.V;
+        struct head_row r = head_row(l, k->h.V, k->h.scale, k->h.segments, k->entropy.p != NULL);
+        int64_t n = k->h.wanted[k->i0 + i];
+
+        f32(&k->logprob)[n] = head_logprob(l, i32(&k->h.target)[n], k->h.scale, &r);
+        f32(&k->lse)[n] = r.lse;
+        if (k->entropy.p)
+            f32(&k->entropy)[n] = r.entropy;
+        if (k->argmax.p)
+            i32(&k->argmax)[n] = r.argmax;
+    }
 }
 
 enum cairn_status cairn_logprob_cpu(struct cairn_stream *s, const struct cairn_logprob *a, struct cairn_error *err)
 {
     struct call c = call_begin("logprob", s, err);
-    struct head h = {.scale = a->inv_temperature, .segments = a->segments};
-    struct arg logprob, lse, entropy, argmax;
-    int threads;
+    struct forward k = {.h = {.scale = a->inv_temperature, .segments = a->segments}};
+    struct head *h = &k.h;
 
-    head_args(&c, &h, &a->z, &a->w, &a->target);
-    logprob = call_arg(&c, "logprob", &a->logprob, OUT | T_F32, 1, &h.N);
-    lse = call_arg(&c, "lse", &a->lse, OUT | T_F32, 1, &h.N);
-    entropy = call_arg(&c, "entropy", &a->entropy, OUT | ABSENT | T_F32, 1, &h.N);
-    argmax = call_arg(&c, "argmax", &a->argmax, OUT | ABSENT | T_I32, 1, &h.N);
-    threads = call_ok(&c) ? call_threads(&c, h.N * h.V * (h.D / 4 + 8), h.V) : 1;
-    head_reserve(&c, &h, threads);
+    head_args(&c, h, &a->z, &a->w, &a->target);
+    k.logprob = call_arg(&c, "logprob", &a->logprob, OUT | T_F32, 1, &h->N);
+    k.lse = call_arg(&c, "lse", &a->lse, OUT | T_F32, 1, &h->N);
+    k.entropy = call_arg(&c, "entropy", &a->entropy, OUT | ABSENT | T_F32, 1, &h->N);
+    k.argmax = call_arg(&c, "argmax", &a->argmax, OUT | ABSENT | T_I32, 1, &h->N);
+    head_reserve(&c, h);
     if (call_ok(&c)) {
-        for (int64_t n = 0; n < h.N; n++) {
-            f32(&logprob)[n] = 0.0f;
-            f32(&lse)[n] = 0.0f;
-            if (entropy.p)
-                f32(&entropy)[n] = 0.0f;
-            if (argmax.p)
-                i32(&argmax)[n] = -1;
+        for (int64_t n = 0; n < h->N; n++) {
+            f32(&k.logprob)[n] = 0.0f;
+            f32(&k.lse)[n] = 0.0f;
+            if (k.entropy.p)
+                f32(&k.entropy)[n] = 0.0f;
+            if (k.argmax.p)
+                i32(&k.argmax)[n] = -1;
         }
-#pragma omp parallel num_threads(threads)
-        {
-            int t = omp_get_thread_num();
+        for (k.i0 = 0; k.i0 < h->count; k.i0 += h->chunk) {
+            int64_t m = h->count - k.i0 < h->chunk ? h->count - k.i0 : h->chunk;
 
-            for (int64_t i0 = 0; i0 < h.count; i0 += h.chunk) {
-                int64_t m = h.count - i0 < h.chunk ? h.count - i0 : h.chunk;
-
-                chunk_logits(&c, &h, i0, m, t, threads);
-                for (int64_t i = part(m, 1, t, threads); i < part(m, 1, t + 1, threads); i++) {
-                    const float *l = h.logits + i * h.V;
-                    struct head_row r = head_row(l, h.V, h.scale, h.segments, entropy.p != NULL);
-                    int64_t n = h.wanted[i0 + i];
-
-                    f32(&logprob)[n] = head_logprob(l, i32(&h.target)[n], h.scale, &r);
-                    f32(&lse)[n] = r.lse;
-                    if (entropy.p)
-                        f32(&entropy)[n] = r.entropy;
-                    if (argmax.p)
-                        i32(&argmax)[n] = r.argmax;
-                }
-#pragma omp barrier
-            }
+            chunk_logits(&c, h, k.i0, m);
+            call_share(&c, m, 1, m * h->V * 4, forward_rows, &k);
         }
     }
     return call_end(&c);
@@ -144,52 +167,57 @@ static void row_gradient(float *l, int64_t V, float scale, int64_t target, float
     l[target] = (dlp * (1.0f - p) - (dh != 0.0f ? dh * p * ((at < -104.0f ? -104.0f : at) + entropy) : 0.0f)) * scale;
 }
 
+struct backward {
+    struct head h;
+    struct arg lse, entropy, dlogprob, dentropy, dz, dw;
+    int64_t i0;
+};
+
+static void gradient_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
+{
+    const struct backward *k = ctx;
+
+    (void)scratch;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t n = k->h.wanted[k->i0 + i];
+
+        row_gradient(k->h.logits + i * k->h.V, k->h.V, k->h.scale, i32(&k->h.target)[n], f32(&k->lse)[n],
+                     k->entropy.p ? f32(&k->entropy)[n] : 0.0f, f32(&k->dlogprob)[n], k->dentropy.p ? f32(&k->dentropy)[n] : 0.0f);
+    }
+}
+
 enum cairn_status cairn_logprob_bwd_cpu(struct cairn_stream *s, const struct cairn_logprob_bwd *a, struct cairn_error *err)
 {
     struct call c = call_begin("logprob_bwd", s, err);
-    struct head h = {.scale = a->inv_temperature, .segments = a->segments};
-    struct arg lse, entropy, dlogprob, dentropy, dz, dw;
-    int threads;
+    struct backward k = {.h = {.scale = a->inv_temperature, .segments = a->segments}};
+    struct head *h = &k.h;
 
-    head_args(&c, &h, &a->z, &a->w, &a->target);
-    lse = call_arg(&c, "lse", &a->lse, T_F32, 1, &h.N);
-    dentropy = call_arg(&c, "dentropy", &a->dentropy, ABSENT | T_F32, 1, &h.N);
-    entropy = call_arg(&c, "entropy", &a->entropy, (a->dentropy.buf ? 0 : ABSENT) | T_F32, 1, &h.N);
-    dlogprob = call_arg(&c, "dlogprob", &a->dlogprob, T_F32, 1, &h.N);
-    dz = call_arg(&c, "dz", &a->dz, OUT | STRIDED | T_F32, 2, &h.N, &h.D);
-    dw = call_arg(&c, "dw", &a->dw, OUT | ABSENT | STRIDED | T_F32, 2, &h.V, &h.D);
-    threads = call_ok(&c) ? call_threads(&c, h.N * h.V * (h.D / 2 + 8), h.V) : 1;
-    head_reserve(&c, &h, threads);
+    head_args(&c, h, &a->z, &a->w, &a->target);
+    k.lse = call_arg(&c, "lse", &a->lse, T_F32, 1, &h->N);
+    k.dentropy = call_arg(&c, "dentropy", &a->dentropy, ABSENT | T_F32, 1, &h->N);
+    k.entropy = call_arg(&c, "entropy", &a->entropy, (a->dentropy.buf ? 0 : ABSENT) | T_F32, 1, &h->N);
+    k.dlogprob = call_arg(&c, "dlogprob", &a->dlogprob, T_F32, 1, &h->N);
+    k.dz = call_arg(&c, "dz", &a->dz, OUT | STRIDED | T_F32, 2, &h->N, &h->D);
+    k.dw = call_arg(&c, "dw", &a->dw, OUT | ABSENT | STRIDED | T_F32, 2, &h->V, &h->D);
+    head_reserve(&c, h);
     if (call_ok(&c)) {
-#pragma omp parallel num_threads(threads)
-        {
-            int t = omp_get_thread_num();
+        for (int64_t n = 0; n < h->N; n++)
+            if (i32(&h->target)[n] < 0)
+                memset(at1(&k.dz, n), 0, (size_t)h->D * sizeof(float));
+        for (k.i0 = 0; k.i0 < h->count; k.i0 += h->chunk) {
+            int64_t m = h->count - k.i0 < h->chunk ? h->count - k.i0 : h->chunk;
+            struct gemm to_z = gemm_product(CAIRN_NN, h->logits, h->V, h->w.p, h->w.type, h->w.s[0], h->dz, h->D, m, h->V, h->D);
+            struct gemm to_w = gemm_product(CAIRN_TN, h->logits, h->V, h->rows, CAIRN_F32, h->D, f32(&k.dw), k.dw.s[0], m, h->V, h->D);
 
-            for (int64_t n = part(h.N, 1, t, threads); n < part(h.N, 1, t + 1, threads); n++)
-                if (i32(&h.target)[n] < 0)
-                    memset(at1(&dz, n), 0, (size_t)h.D * sizeof(float));
-            for (int64_t i0 = 0; i0 < h.count; i0 += h.chunk) {
-                int64_t m = h.count - i0 < h.chunk ? h.count - i0 : h.chunk;
-                struct gemm to_z = gemm_product(CAIRN_NN, h.logits, h.V, h.w.p, h.w.type, h.w.s[0], h.dz, h.D, m, h.V, h.D);
-                struct gemm to_w = gemm_product(CAIRN_TN, h.logits, h.V, h.rows, CAIRN_F32, h.D, f32(&dw), dw.s[0], m, h.V, h.D);
-
-                chunk_logits(&c, &h, i0, m, t, threads);
-                for (int64_t i = part(m, 1, t, threads); i < part(m, 1, t + 1, threads); i++) {
-                    int64_t n = h.wanted[i0 + i];
-
-                    row_gradient(h.logits + i * h.V, h.V, h.scale, i32(&h.target)[n], f32(&lse)[n], entropy.p ? f32(&entropy)[n] : 0.0f,
-                                 f32(&dlogprob)[n], dentropy.p ? f32(&dentropy)[n] : 0.0f);
-                }
-#pragma omp barrier
-                to_z.segments = h.segments;
-                gemm_share(&to_z, t, threads, scratch_of(&c, t));
-                to_w.chain = 1;
-                if (dw.p)
-                    gemm_share(&to_w, t, threads, scratch_of(&c, t));
-#pragma omp barrier
-                for (int64_t i = part(m, 1, t, threads); i < part(m, 1, t + 1, threads); i++)
-                    memcpy(at1(&dz, h.wanted[i0 + i]), h.dz + i * h.D, (size_t)h.D * sizeof(float));
-            }
+            chunk_logits(&c, h, k.i0, m);
+            call_share(&c, m, 1, m * h->V * 4, gradient_rows, &k);
+            to_z.segments = h->segments;
+            product_run(&c, &to_z);
+            to_w.chain = 1;
+            if (k.dw.p)
+                product_run(&c, &to_w);
+            for (int64_t i = 0; i < m; i++)
+                memcpy(at1(&k.dz, h->wanted[k.i0 + i]), h->dz + i * h->D, (size_t)h->D * sizeof(float));
         }
     }
     return call_end(&c);

@@ -46,7 +46,7 @@ enum cairn_status cairn_logprob_ref(struct cairn_stream *s, const struct cairn_l
                entropy = call_arg(&c, "entropy", &a->entropy, OUT | ABSENT | T_F32, 1, &N),
                argmax = call_arg(&c, "argmax", &a->argmax, OUT | ABSENT | T_I32, 1, &N);
 
-    call_reserve(&c, 0, 0, call_ok(&c) ? (size_t)V * sizeof(float) : 0);
+    call_reserve(&c, 0, call_ok(&c) ? (size_t)V * sizeof(float) : 0);
     for (int64_t n = 0; call_ok(&c) && n < N; n++) {
         float *x = scratch_shared(&c);
         int32_t t = i32(&target)[n], best = 0;
@@ -86,7 +86,7 @@ enum cairn_status cairn_logprob_bwd_ref(struct cairn_stream *s, const struct cai
                dlogprob = call_arg(&c, "dlogprob", &a->dlogprob, T_F32, 1, &N), dz = call_arg(&c, "dz", &a->dz, OUT | STRIDED | T_F32, 2, &N, &D),
                dw = call_arg(&c, "dw", &a->dw, OUT | ABSENT | STRIDED | T_F32, 2, &V, &D);
 
-    call_reserve(&c, 0, 0, call_ok(&c) ? (size_t)V * sizeof(float) + (size_t)(D + V * D) * sizeof(double) : 0);
+    call_reserve(&c, 0, call_ok(&c) ? (size_t)V * sizeof(float) + (size_t)(D + V * D) * sizeof(double) : 0);
     if (call_ok(&c)) {
         double *sum = scratch_shared(&c), *all = sum + D; /* all (V, D): dw in fp64 */
         float *x = (float *)(all + V * D);

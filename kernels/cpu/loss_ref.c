@@ -25,7 +25,7 @@ enum cairn_status cairn_policy_loss_ref(struct cairn_stream *s, const struct cai
     float *dentropy = call_arg(&c, "dentropy", &a->dentropy, OUT | ABSENT | T_F32, 1, &N).p;
     double *st = call_arg(&c, "stats", &a->stats, OUT | T_F64, 1, &count).p;
 
-    call_reserve(&c, 0, 0, call_ok(&c) ? (size_t)N * 2 * sizeof(double) : 0);
+    call_reserve(&c, 0, call_ok(&c) ? (size_t)N * 2 * sizeof(double) : 0);
     if (call_ok(&c)) {
         double *grad = scratch_shared(&c), *slope = grad + N; /* slope: d (weight w L) / d ln rho */
 

@@ -1,10 +1,13 @@
 /* optimiser.c - adamw and sumsq. The bias corrections are taken in fp64 once a call; elements are independent of one another. */
 #include <math.h>
+#include <string.h>
 
 #include "internal.h"
 #include "vec.h"
 
 struct coefficients {
+    float *p, *m, *v;
+    const float *g;
     float scale, b1, c1, b2, c2, step, root, eps, decay;
 };
 
@@ -20,6 +23,14 @@ static void update(const struct coefficients *k, float *restrict p, const float 
     }
 }
 
+static void update_part(void *ctx, int64_t begin, int64_t end, void *scratch)
+{
+    const struct coefficients *k = ctx;
+
+    (void)scratch;
+    update(k, k->p + begin, k->g + begin, k->m + begin, k->v + begin, end - begin);
+}
+
 enum cairn_status cairn_adamw_cpu(struct cairn_stream *s, const struct cairn_adamw *a, struct cairn_error *err)
 {
     struct call c = call_begin("adamw", s, err);
@@ -30,7 +41,11 @@ enum cairn_status cairn_adamw_cpu(struct cairn_stream *s, const struct cairn_ada
     if (call_ok(&c) && a->t < 1)
         call_fail(&c, "update %lld; the first one is 1", (long long)a->t);
     if (call_ok(&c)) {
-        const struct coefficients k = {
+        struct coefficients k = {
+            .p = f32(&p),
+            .m = f32(&m),
+            .v = f32(&v),
+            .g = f32(&g),
             .scale = a->grad_scale,
             .b1 = a->beta1,
             .c1 = (float)(1.0 - (double)a->beta1),
@@ -41,22 +56,50 @@ enum cairn_status cairn_adamw_cpu(struct cairn_stream *s, const struct cairn_ada
             .eps = a->eps,
             .decay = (float)((double)a->lr * (double)a->weight_decay),
         };
-        const int64_t run = 4096;
-        int64_t pieces = (n + run - 1) / run;
-        int threads = call_threads(&c, n * 4, pieces);
 
-#pragma omp parallel for num_threads(threads) schedule(static)
-        for (int64_t i = 0; i < pieces; i++)
-            update(&k, f32(&p) + i * run, f32(&g) + i * run, f32(&m) + i * run, f32(&v) + i * run, n - i * run < run ? n - i * run : run);
+        call_share(&c, n, 4096, n * 4, update_part, &k);
     }
     return call_end(&c);
+}
+
+#define RUN 4096
+
+struct squares {
+    const float *x;
+    double *sums; /* one for each run */
+    int64_t n;
+};
+
+/* Runs begin .. end, eight side by side: each sum is one chain, and the machine has room for more. */
+static void square_runs(void *ctx, int64_t begin, int64_t end, void *scratch)
+{
+    const struct squares *k = ctx;
+
+    (void)scratch;
+    for (int64_t i = begin; i < end; i += 8) {
+        double sum[8] = {0};
+        int64_t together = end - i < 8 ? end - i : 8;
+
+        if (together == 8 && (i + 8) * RUN <= k->n) {
+            for (int64_t e = 0; e < RUN; e++)
+                for (int j = 0; j < 8; j++) {
+                    double u = k->x[(i + j) * RUN + e];
+
+                    sum[j] += u * u;
+                }
+        } else {
+            for (int64_t j = 0; j < together; j++)
+                for (int64_t e = (i + j) * RUN; e < k->n && e < (i + j + 1) * RUN; e++)
+                    sum[j] += (double)k->x[e] * (double)k->x[e];
+        }
+        memcpy(k->sums + i, sum, (size_t)together * sizeof *sum);
+    }
 }
 
 enum cairn_status cairn_sumsq_cpu(struct cairn_stream *s, const struct cairn_sumsq *a, struct cairn_error *err)
 {
     struct call c = call_begin("sumsq", s, err);
-    const int64_t run = 4096;
-    int64_t n = cairn_tensor_count(&a->x), one = 1, pieces = (n + run - 1) / run;
+    int64_t n = cairn_tensor_count(&a->x), one = 1, runs = (n + RUN - 1) / RUN;
     struct cairn_tensor flat = a->x;
     struct arg x, out = call_arg(&c, "out", &a->out, OUT | T_F64, 1, &one);
 
@@ -66,31 +109,14 @@ enum cairn_status cairn_sumsq_cpu(struct cairn_stream *s, const struct cairn_sum
     flat.dim[0] = n;
     flat.stride[0] = 1;
     x = call_arg(&c, "x", &flat, T_F32, 1, &n);
-    call_reserve(&c, 0, 0, (size_t)(pieces + 1) * sizeof(double));
+    call_reserve(&c, 0, (size_t)(runs + 1) * sizeof(double));
     if (call_ok(&c)) {
-        double *sums = scratch_shared(&c), total = 0;
-        int threads = call_threads(&c, n * 2, pieces);
+        struct squares k = {f32(&x), scratch_shared(&c), n};
+        double total = 0;
 
-/* eight blocks side by side: each sum is one chain, and the machine has room for more */
-#pragma omp parallel for num_threads(threads) schedule(static)
-        for (int64_t i = 0; i < pieces; i += 8) {
-            double sum[8] = {0};
-            int64_t whole = n / run - i < 8 ? 0 : 8;
-
-            for (int64_t k = 0; whole && k < run; k++)
-                for (int j = 0; j < 8; j++) {
-                    double u = f32(&x)[(i + j) * run + k];
-
-                    sum[j] += u * u;
-                }
-            for (int j = 0; j < 8 && i + j < pieces && !whole; j++)
-                for (int64_t k = (i + j) * run; k < n && k < (i + j + 1) * run; k++)
-                    sum[j] += (double)f32(&x)[k] * (double)f32(&x)[k];
-            for (int j = 0; j < 8 && i + j < pieces; j++)
-                sums[i + j] = sum[j];
-        }
-        for (int64_t i = 0; i < pieces; i++)
-            total += sums[i];
+        call_share(&c, runs, 8, n / 2, square_runs, &k);
+        for (int64_t i = 0; i < runs; i++)
+            total += k.sums[i];
         *(double *)out.p = total;
     }
     return call_end(&c);

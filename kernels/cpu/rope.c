@@ -77,17 +77,49 @@ static struct rope_table *table_of(struct cpu *d, float theta, int R, int64_t la
     return t;
 }
 
+struct turn {
+    struct arg x, y, pos;
+    const struct rope_table *t;
+    int64_t H, R;
+    int inverse;
+};
+
+static void turn_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
+{
+    const struct turn *k = ctx;
+    float *own = scratch;
+
+    for (int64_t n = begin; n < end; n++) {
+        const float *cs = k->t->cs + i32(&k->pos)[n] * k->R;
+
+        if (i32(&k->pos)[n] >= k->t->positions) {
+            angles(k->t, i32(&k->pos)[n], own);
+            cs = own;
+        }
+        for (int64_t h = 0; h < k->H; h++) {
+            const float *u = at2(&k->x, n, h);
+            float *v = at2(&k->y, n, h);
+
+            for (int64_t j = 0; j < k->R; j += 2) {
+                float p = u[j], q = u[j + 1], si = k->inverse ? -cs[j + 1] : cs[j + 1];
+
+                v[j] = p * cs[j] - q * si;
+                v[j + 1] = p * si + q * cs[j];
+            }
+        }
+    }
+}
+
 enum cairn_status cairn_rope_cpu(struct cairn_stream *s, const struct cairn_rope *a, struct cairn_error *err)
 {
     struct call c = call_begin("rope", s, err);
     int64_t N = -1, H = -1, R = -1, last = -1;
     struct arg x = call_arg(&c, "x", &a->x, STRIDED | T_F32, 3, &N, &H, &R), y = call_arg(&c, "y", &a->y, OUT | STRIDED | T_F32, 3, &N, &H, &R),
                pos = call_arg(&c, "pos", &a->pos, T_I32, 1, &N);
-    struct rope_table *t = NULL;
-    int threads;
+    struct turn k;
 
-    if (call_ok(&c) && (R % 2 || R > 1024))
-        call_fail(&c, "R = %lld is odd or above 1024", (long long)R);
+    if (call_ok(&c) && R % 2)
+        call_fail(&c, "R = %lld is odd", (long long)R);
     for (int64_t n = 0; call_ok(&c) && n < N; n++) {
         if (i32(&pos)[n] < 0)
             call_fail(&c, "position %d of row %lld", i32(&pos)[n], (long long)n);
@@ -96,32 +128,11 @@ enum cairn_status cairn_rope_cpu(struct cairn_stream *s, const struct cairn_rope
     }
     if (!call_ok(&c) || !N || !R)
         return call_end(&c);
-    t = table_of(c.cpu, a->theta, (int)R, last);
-    if (!t)
+    k = (struct turn){x, y, pos, table_of(c.cpu, a->theta, (int)R, last), H, R, a->inverse};
+    if (!k.t)
         c.st = CAIRN_NOMEM(err);
-    threads = call_threads(&c, N * H * R, N);
-    if (call_ok(&c)) {
-#pragma omp parallel for num_threads(threads) schedule(static)
-        for (int64_t n = 0; n < N; n++) {
-            float own[1024];
-            const float *cs = t->cs + i32(&pos)[n] * R;
-
-            if (i32(&pos)[n] >= t->positions) {
-                angles(t, i32(&pos)[n], own);
-                cs = own;
-            }
-            for (int64_t h = 0; h < H; h++) {
-                const float *u = at2(&x, n, h);
-                float *v = at2(&y, n, h);
-
-                for (int64_t j = 0; j < R; j += 2) {
-                    float p = u[j], q = u[j + 1], si = a->inverse ? -cs[j + 1] : cs[j + 1];
-
-                    v[j] = p * cs[j] - q * si;
-                    v[j + 1] = p * si + q * cs[j];
-                }
-            }
-        }
-    }
+    call_reserve(&c, (size_t)R * sizeof(float), 0);
+    if (call_ok(&c))
+        call_share(&c, N, 1, N * H * R, turn_rows, &k);
     return call_end(&c);
 }

@@ -18,7 +18,7 @@ enum cairn_status cairn_router_ref(struct cairn_stream *s, const struct cairn_ro
 
     if (wrong)
         call_fail(&c, "%s", wrong);
-    call_reserve(&c, 0, 0, call_ok(&c) ? (size_t)E * (sizeof(float) + 1) : 0);
+    call_reserve(&c, 0, call_ok(&c) ? (size_t)E * (sizeof(float) + 1) : 0);
     for (int64_t n = 0; call_ok(&c) && n < N; n++) {
         float *sel = scratch_shared(&c);
         int32_t *id = i32(&idx) + n * K;

@@ -6,7 +6,6 @@
  * times the likeliest one is never drawn; the uniform has 24 bits.
  */
 #include <math.h>
-#include <omp.h>
 
 #include "base/philox.h"
 #include "head.h"
@@ -67,81 +66,103 @@ static int64_t truncate_row(const struct cairn_sample *a, const struct room *w, 
     return kept;
 }
 
+struct drawing {
+    const struct cairn_sample *a;
+    struct arg logits, prompt, sample, position, token, logprob, sampled;
+    int64_t V;
+};
+
+/* The id whose interval the row's uniform falls into; masses below 0 are no part of the distribution. */
+static int32_t draw(const struct drawing *k, int64_t n, const struct room *w, int32_t fallback)
+{
+    const struct cairn_philox_key key = {k->a->seed, CAIRN_PURPOSE_SAMPLE, k->a->step};
+    int64_t total = 0, sum = 0, at;
+    uint32_t word[4];
+
+    for (int64_t v = 0; v < k->V; v++)
+        total += w->mass[v] > 0 ? w->mass[v] : 0;
+    cairn_philox(&key, (uint32_t)i32(&k->prompt)[n], (uint32_t)i32(&k->sample)[n], (uint32_t)i32(&k->position)[n], word);
+    at = (int64_t)((double)cairn_uniform(word[0]) * (double)total);
+    for (int64_t v = 0; v < k->V; v++) {
+        sum += w->mass[v] > 0 ? w->mass[v] : 0;
+        if (sum > at)
+            return (int32_t)v;
+    }
+    return fallback;
+}
+
+static void draw_row(const struct drawing *k, int64_t n, const struct room *w)
+{
+    const struct cairn_sample *a = k->a;
+    const float *l = at1(&k->logits, n);
+    int64_t V = k->V, kept = V;
+    struct head_row r = head_row(l, V, a->inv_temperature, a->segments, 0);
+    int32_t chosen = r.argmax;
+
+    if (isfinite(r.lse)) { /* else the log-probability says that something is wrong: NaN or infinite */
+        for (int64_t v = 0; v < V; v += VL) {
+            v16 x = v16_loadn(l + v, V - v < VL ? V - v : VL, 0.0f) * v16_set(a->inv_temperature), e = v16_exp(x - v16_set(r.most)) * v16_set(UNIT);
+
+            v16_store(w->x + v, x);
+            for (int64_t j = 0; j < VL; j++)
+                w->mass[v + j] = (int64_t)e[j];
+        }
+        if ((a->top_k > 0 && a->top_k < V) || a->top_p < 1.0f || a->min_p > 0.0f) {
+            int64_t total = 0;
+
+            for (int64_t v = 0; v < V; v++)
+                total += w->mass[v];
+            kept = truncate_row(a, w, V, total);
+        }
+        if (!a->greedy)
+            chosen = draw(k, n, w, chosen);
+    }
+    i32(&k->token)[n] = chosen;
+    f32(&k->logprob)[n] = head_logprob(l, chosen, a->inv_temperature, &r);
+    if (k->sampled.p) {
+        f32(&k->sampled)[n] = f32(&k->logprob)[n];
+        if (kept < V) {
+            float x = w->x[chosen];
+
+            for (int64_t v = 0; v < V; v++)
+                if (w->mass[v] < 0)
+                    w->x[v] = -INFINITY;
+            f32(&k->sampled)[n] = x - head_row(w->x, V, 1.0f, a->segments, 0).lse;
+        }
+    }
+}
+
+static void draw_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
+{
+    const struct drawing *k = ctx;
+    int64_t padded = round_up(k->V, VL);
+    struct room w = {.mass = scratch};
+
+    w.full = w.mass + padded;
+    w.x = (float *)(w.full + padded);
+    w.key = (int32_t *)(w.x + padded);
+    for (int64_t n = begin; n < end; n++)
+        draw_row(k, n, &w);
+}
+
 enum cairn_status cairn_sample_cpu(struct cairn_stream *s, const struct cairn_sample *a, struct cairn_error *err)
 {
     struct call c = call_begin("sample", s, err);
     int64_t N = -1, V = -1;
-    struct arg logits = call_arg(&c, "logits", &a->logits, STRIDED | T_F32, 2, &N, &V), prompt = call_arg(&c, "prompt", &a->prompt, T_I32, 1, &N),
-               sample = call_arg(&c, "sample", &a->sample, T_I32, 1, &N), position = call_arg(&c, "position", &a->position, T_I32, 1, &N),
-               token = call_arg(&c, "token", &a->token, OUT | T_I32, 1, &N), logprob = call_arg(&c, "logprob", &a->logprob, OUT | T_F32, 1, &N),
-               sampled = call_arg(&c, "logprob_sampled", &a->logprob_sampled, OUT | ABSENT | T_F32, 1, &N);
-    struct cairn_philox_key key = {a->seed, CAIRN_PURPOSE_SAMPLE, a->step};
-    int threads = call_threads(&c, N * V * 4, N);
-    int64_t padded = round_up(V, VL);
+    struct drawing k = {.a = a, .logits = call_arg(&c, "logits", &a->logits, STRIDED | T_F32, 2, &N, &V)};
 
+    k.prompt = call_arg(&c, "prompt", &a->prompt, T_I32, 1, &N);
+    k.sample = call_arg(&c, "sample", &a->sample, T_I32, 1, &N);
+    k.position = call_arg(&c, "position", &a->position, T_I32, 1, &N);
+    k.token = call_arg(&c, "token", &a->token, OUT | T_I32, 1, &N);
+    k.logprob = call_arg(&c, "logprob", &a->logprob, OUT | T_F32, 1, &N);
+    k.sampled = call_arg(&c, "logprob_sampled", &a->logprob_sampled, OUT | ABSENT | T_F32, 1, &N);
+    k.V = V;
     if (call_ok(&c) && (a->segments < 1 || a->segments > 4096 || (a->segments & (a->segments - 1)) || V < 1 || V % a->segments))
         call_fail(&c, "vocabulary of %lld in %d segments", (long long)V, a->segments);
     if (call_ok(&c))
-        call_reserve(&c, threads, (size_t)padded * (sizeof(float) + 2 * sizeof(int64_t) + sizeof(int32_t)), 0);
-    if (call_ok(&c)) {
-#pragma omp parallel for num_threads(threads) schedule(static)
-        for (int64_t n = 0; n < N; n++) {
-            struct room w = {.mass = scratch_of(&c, omp_get_thread_num())};
-            const float *l = at1(&logits, n);
-            struct head_row r = head_row(l, V, a->inv_temperature, a->segments, 0);
-            int64_t total = 0, kept = V;
-            int32_t chosen = r.argmax;
-
-            w.full = w.mass + padded;
-            w.x = (float *)(w.full + padded);
-            w.key = (int32_t *)(w.x + padded);
-            if (isfinite(r.lse)) { /* else the log-probability says that something is wrong: NaN or infinite */
-                for (int64_t v = 0; v < V; v += VL) {
-                    int64_t m = V - v < VL ? V - v : VL;
-                    v16 x = v16_loadn(l + v, m, 0.0f) * v16_set(a->inv_temperature), e = v16_exp(x - v16_set(r.most)) * v16_set(UNIT);
-
-                    v16_store(w.x + v, x);
-                    for (int64_t j = 0; j < VL; j++)
-                        w.mass[v + j] = (int64_t)e[j];
-                }
-                for (int64_t v = 0; v < V; v++)
-                    total += w.mass[v];
-                if ((a->top_k > 0 && a->top_k < V) || a->top_p < 1.0f || a->min_p > 0.0f)
-                    kept = truncate_row(a, &w, V, total);
-                if (!a->greedy) {
-                    uint32_t word[4];
-                    int64_t sum = 0, at;
-
-                    if (kept < V) {
-                        total = 0;
-                        for (int64_t v = 0; v < V; v++)
-                            total += w.mass[v] > 0 ? w.mass[v] : 0;
-                    }
-                    cairn_philox(&key, (uint32_t)i32(&prompt)[n], (uint32_t)i32(&sample)[n], (uint32_t)i32(&position)[n], word);
-                    at = (int64_t)((double)cairn_uniform(word[0]) * (double)total);
-                    for (int64_t v = 0; v < V; v++) {
-                        sum += w.mass[v] > 0 ? w.mass[v] : 0;
-                        if (sum > at) {
-                            chosen = (int32_t)v;
-                            break;
-                        }
-                    }
-                }
-            }
-            i32(&token)[n] = chosen;
-            f32(&logprob)[n] = head_logprob(l, chosen, a->inv_temperature, &r);
-            if (sampled.p) {
-                f32(&sampled)[n] = f32(&logprob)[n];
-                if (kept < V) {
-                    float x = w.x[chosen];
-
-                    for (int64_t v = 0; v < V; v++)
-                        if (w.mass[v] < 0)
-                            w.x[v] = -INFINITY;
-                    f32(&sampled)[n] = x - head_row(w.x, V, 1.0f, a->segments, 0).lse;
-                }
-            }
-        }
-    }
+        call_reserve(&c, (size_t)round_up(V, VL) * (sizeof(float) + 2 * sizeof(int64_t) + sizeof(int32_t)), 0);
+    if (call_ok(&c))
+        call_share(&c, N, 1, N * V * 4, draw_rows, &k);
     return call_end(&c);
 }

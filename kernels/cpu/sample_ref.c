@@ -30,7 +30,7 @@ enum cairn_status cairn_sample_ref(struct cairn_stream *s, const struct cairn_sa
                sampled = call_arg(&c, "logprob_sampled", &a->logprob_sampled, OUT | ABSENT | T_F32, 1, &N);
     struct cairn_philox_key key = {a->seed, CAIRN_PURPOSE_SAMPLE, a->step};
 
-    call_reserve(&c, 0, 0, call_ok(&c) ? (size_t)V * (sizeof(struct entry) + sizeof(float)) : 0);
+    call_reserve(&c, 0, call_ok(&c) ? (size_t)V * (sizeof(struct entry) + sizeof(float)) : 0);
     for (int64_t n = 0; call_ok(&c) && n < N; n++) {
         struct entry *e = scratch_shared(&c);
         float *x = (float *)(e + V);
