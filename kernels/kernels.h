@@ -119,14 +119,16 @@ struct cairn_index {
 
 /* Sparse attention with one shared key head (absorbed MLA): keys W = C + R wide, values are their first C channels.
  * l[h,s] = scale * q[n,h].k[s] over s in idx[n]; P = softmax; o[n,h] = sum_s P * k[s][0:C]; lse = ln sum exp l.
- * Sums over s ascending. q act (N, H, W) strided; o act (N, H, C) strided; lse f32 (N, H); idx i32 (N, T). */
+ * o sums over s ascending; the order of sum exp depends on the choice alone. idx: ascending positions that row n sees, at least one,
+ * then -1 (else CAIRN_EBUG). q act (N, H, W) strided; o act (N, H, C) strided; lse f32 (N, H); idx i32 (N, T). */
 struct cairn_attention {
     struct cairn_tensor q, idx, o, lse;
     struct cairn_keys keys;
     float scale;
 };
 /* Packed keys only. D = do.o; dl = P*(do.k[0:C] - D); dq = scale * sum_s dl*k (strided); dk[s] += scale * sum dl*q + [P*do | 0]:
- * sum over rows n ascending, heads ascending inside; dk f32 (S, W). */
+ * sum over rows n ascending, heads ascending inside; dk f32 (S, W). Long calls are taken in runs of rows, whose length depends on
+ * the shapes alone; the two sums of a run are added to each other, then to dk. */
 struct cairn_attention_bwd {
     struct cairn_tensor q, idx, o, lse, d_o, dq, dk;
     struct cairn_keys keys;
@@ -137,8 +139,9 @@ struct cairn_attention_bwd {
 
 /* Sigmoid router with selection bias (DeepSeek-V3, noaux_tc). s = sigmoid(r); choice by s + bias inside the topk_group best of
  * n_group groups (group score: its two largest; ties to the lower index); gate = s, divided by (sum + 1e-20) if norm, times
- * scale; chosen experts are stored ascending. r f32 (N, E); bias f32 (E); idx i32 (N, k); gate, prob f32 (N, k), prob = s of
- * the chosen. forced (i32 (N, k), ascending; absent: none): take these experts, gates from this s (router replay). */
+ * scale; chosen experts are stored ascending. n_group <= 1: no groups. NaN loses against every number. r f32 (N, E), strided; bias f32
+ * (E) or absent; idx i32 (N, k); gate, prob f32 (N, k), prob = s of the chosen. forced (i32 (N, k), ascending; absent: none): take these
+ * experts, gates from this s (router replay). */
 struct cairn_router {
     struct cairn_tensor r, bias, idx, gate, prob, forced;
     int n_group, topk_group, norm;
@@ -163,7 +166,8 @@ struct cairn_dispatch {
 struct cairn_combine {
     struct cairn_tensor x, gate, where, base, y;
 };
-/* dx[where[n,j]] = gate[n,j] * dy[n]; dgate f32 (N, k) [n,j] = dy[n].x[where[n,j]]. */
+/* dx[where[n,j]] = gate[n,j] * dy[n]; dgate f32 (N, k) [n,j] = dy[n].x[where[n,j]]. gate absent: all 1; dgate (and then x) may be absent;
+ * dx may be x. */
 struct cairn_combine_bwd {
     struct cairn_tensor x, gate, where, dy, dx, dgate;
 };
@@ -190,7 +194,7 @@ struct cairn_rows {
 struct cairn_embed_bwd {
     struct cairn_tensor ids, dy, dtable;
 };
-/* y = a*x + b*y, same shape; y may be x. x, y act or f32, strided. */
+/* y = a*x + b*y, same shape; y may be x. x, y act or f32, strided. b = 0: y is not read. */
 struct cairn_axpby {
     struct cairn_tensor x, y;
     float a, b;
@@ -206,7 +210,8 @@ struct cairn_cast {
 
 /* l = (z . w^T) * inv_temperature, in fp32; logprob[n] = l[target[n]] - lse(l). Never holds more than a chunk of rows of logits.
  * z act (N, D); w (V, D); target i32 (N), -1: row is not wanted (logprob 0); logprob, lse, entropy f32 (N), argmax i32 (N)
- * (ties to the lower id): entropy and argmax may be absent. lse: vocabulary cut in `segments` segments. */
+ * (ties to the lower id): entropy and argmax may be absent. lse and entropy: vocabulary cut in `segments` segments; the product has one.
+ * A row that is not wanted costs nothing and gets lse 0, entropy 0, argmax -1. */
 struct cairn_logprob {
     struct cairn_tensor z, w, target, logprob, lse, entropy, argmax;
     float inv_temperature;
@@ -215,7 +220,8 @@ struct cairn_logprob {
 /* With p = exp(l - lse), and upstream gradients dlogprob and dentropy (f32 (N), dentropy absent: 0):
  * dl[v] = inv_temperature * (dlogprob * ([v = target] - p[v]) - dentropy * p[v] * (ln p[v] + entropy));
  * dz = dl . w (act (N, D), row-invariant); dw f32 (V, D) += sum over rows dl^T z (absent: frozen head).
- * Rows whose target is -1 give dz = 0 and nothing to dw. */
+ * Rows whose target is -1 give dz = 0 and nothing to dw. dz sums over the vocabulary in `segments` segments; dw goes on from what it
+ * holds, one chain over the wanted rows. dw strided. */
 struct cairn_logprob_bwd {
     struct cairn_tensor z, w, target, lse, entropy, dlogprob, dentropy, dz, dw;
     float inv_temperature;
@@ -225,7 +231,8 @@ struct cairn_logprob_bwd {
 /* Draws one token a row from logits f32 (N, V) as matmul (NT, f32 out, alpha 1) gives them. l = logits * inv_temperature.
  * Truncation in this order on the full distribution: top_k (0 off), top_p (1 off; smallest set of the most likely, ties to
  * the lower id, whose mass reaches top_p), min_p (0 off; p >= min_p * max p). Token: inverse CDF over the kept ids in ascending
- * id, with the uniform of Philox (key; prompt[n], sample[n], position[n]). greedy: the argmax, no draw.
+ * id, with the uniform of Philox (key; prompt[n], sample[n], position[n]). greedy: the argmax, no draw. Each rule looks at the full
+ * distribution; kept is what all of them keep. A row whose lse is not finite gets its argmax and a log-probability that is not finite.
  * logprob f32: log-softmax over the full vocabulary, the same bits as cairn_logprob gives for that token; logprob_sampled f32:
  * over the kept ids (absent: not wanted). token i32; prompt, sample, position i32 (N). */
 struct cairn_sample {
@@ -268,7 +275,8 @@ enum cairn_loss_stat {
  * loss = sum_n weight[n] * L: weight f32 (N) holds the reduction (1/loss tokens of the update, ...).
  * dcur f32 (N) = d loss / d cur, dentropy f32 (N) = -entropy_coef * weight (absent: not wanted).
  * cur, old, smp, ref, adv, weight, entropy f32 (N); smp, ref, entropy may be absent; mask u8 (N); seq i32 (N), ascending runs;
- * stats f64 (CAIRN_LS_COUNT) +=. */
+ * stats f64 (CAIRN_LS_COUNT) +=; zeros are a good start: with CAIRN_LS_TOKENS 0, minima and maxima begin afresh. CAIRN_LS_KL is without
+ * kl_coef; a token that dual cuts counts as neither clip. ln rho and x of the kl beyond +-20: no gradient. */
 struct cairn_policy_loss {
     struct cairn_tensor cur, old, smp, ref, adv, weight, entropy, mask, seq, dcur, dentropy, stats;
     enum cairn_ratio ratio;
