@@ -50,7 +50,8 @@ void cairn_attempt_end(struct cairn_attempt *a); /* frees; files stay for the ne
 int64_t cairn_attempt_epoch(const struct cairn_attempt *a);
 const char *cairn_attempt_dir(const struct cairn_attempt *a); /* path of a<epoch>, borrowed */
 
-/* cairn_shard_create in a<epoch>. opts->identity is what later attempts compare. If the directory was tidied away under
+/* cairn_shard_create in a<epoch>. opts->identity is what later attempts compare: it must name all that decides the bits
+ * beyond the artefact's identity (which units, which numerics where they matter). If the directory was tidied away under
  * us: CAIRN_EFENCED. */
 enum cairn_status cairn_attempt_shard(struct cairn_attempt *a, struct cairn_shard **out, const char *name,
                                       const struct cairn_slice *tensors, int n, const struct cairn_shard_opts *opts,

@@ -16,6 +16,7 @@
 #include "ckpt/strides.h"
 
 #define STAGE ((int64_t)2 << 20)  /* bytes of a block that goes through the stage */
+#define OPEN_MAX 400              /* shards open at a time */
 #define DIRECT ((int64_t)512 << 10) /* bytes of a block that is read into place */
 
 struct open_shard {
@@ -29,6 +30,7 @@ struct cairn_reader {
     char *dir;
     struct cairn_manifest *m;
     struct open_shard *shard;   /* (nshards) */
+    int nopen;
     unsigned char *stage;       /* STAGE + 2 tiles, made on first use */
     struct cairn_crew *crew;    /* reads and checks blocks */
     int64_t bytes;
@@ -168,6 +170,27 @@ enum cairn_status cairn_reader_expect(struct cairn_reader *r, const char *name, 
 
 /* --- shards --- */
 
+/* Makes room for another open shard. What was known of a file is forgotten with its descriptor: by then its name may stand
+ * for another one. */
+static enum cairn_status shards_close(struct cairn_reader *r, struct cairn_error *err)
+{
+    enum cairn_status st = cairn_crew_wait(r->crew, err); /* nothing is read from them any more */
+
+    for (int i = 0; i < r->m->nshards; i++) {
+        struct open_shard *s = &r->shard[i];
+
+        if (s->fd < 0)
+            continue;
+        close(s->fd);
+        free(s->table);
+        s->fd = -1;
+        s->table = NULL;
+        s->checked = 0;
+    }
+    r->nopen = 0;
+    return st;
+}
+
 static enum cairn_status shard_open(struct cairn_reader *r, int i, struct cairn_error *err)
 {
     const struct cairn_shard_entry *e = r->m->shards[i];
@@ -179,10 +202,14 @@ static enum cairn_status shard_open(struct cairn_reader *r, int i, struct cairn_
         return CAIRN_OK;
     if (!s->path && !(s->path = cairn_path_join(r->dir, e->file)))
         return CAIRN_NOMEM(err);
+    if (r->nopen >= OPEN_MAX)
+        TRY(shards_close(r, err));
     TRY(cairn_beneath_open(r->dir, e->file, &s->fd, &size, NULL, err));
+    r->nopen++;
     if (size != e->size) {
         close(s->fd);
         s->fd = -1;
+        r->nopen--;
         TRY(cairn_fail(err, CAIRN_EDATA, "%s: damaged: %lld bytes, the manifest says %lld", s->path, (long long)size, (long long)e->size));
     }
 out:

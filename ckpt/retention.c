@@ -225,6 +225,23 @@ out:
     return st;
 }
 
+enum cairn_status cairn_artefact_drop(const char *dir, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *manifest = cairn_path_join(dir, CAIRN_MANIFEST_NAME);
+
+    if (!manifest)
+        return CAIRN_NOMEM(err);
+    if (!unlink(manifest))
+        TRY(cairn_dir_sync(dir, err));
+    else if (errno != ENOENT && errno != ENOTDIR)
+        TRY(cairn_fail_errno(err, errno, "remove %s", manifest));
+    TRY(cairn_tree_remove(dir, err));
+out:
+    free(manifest);
+    return st;
+}
+
 /* --- the plan --- */
 
 static int64_t last_kept(const struct cairn_retention *r)

@@ -43,6 +43,10 @@ char *cairn_artefact_collected_why(const char *dir);
 /* Collects one; no question asked but pins: *pinned = 1 (may be NULL) and nothing done if there is a living one. */
 enum cairn_status cairn_artefact_collect(const char *dir, const struct cairn_retention *r, int *pinned, struct cairn_error *err);
 
+/* Removes an artefact altogether, its manifest first, so that what a kill leaves is not committed: for sub-artefacts that
+ * their parent's commit has made worthless. Missing is fine. The directory itself goes too. */
+enum cairn_status cairn_artefact_drop(const char *dir, struct cairn_error *err);
+
 /* Pins are files of their own: pin before cairn_reader_open, unpin after close; name as cairn_name_ok, unique per reader
  * (job and pid). CAIRN_ENOINPUT if the artefact was collected meanwhile. */
 enum cairn_status cairn_artefact_pin(const char *dir, const char *name, struct cairn_error *err);

@@ -240,11 +240,21 @@ static void killed_in_between(void **state)
     }
 }
 
+static void drops(void **state)
+{
+    (void)state;
+    make("drop");
+    ok(cairn_artefact_drop(gen_dir[3], err));
+    assert_false(cairn_path_exists(gen_dir[3]));
+    ok(cairn_artefact_drop(gen_dir[3], err));
+    assert_true(readable(2) && readable(4));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans), cmocka_unit_test(applies), cmocka_unit_test(damaged_ones_use_no_place), cmocka_unit_test(never_zero),
-        cmocka_unit_test(pins),  cmocka_unit_test(killed_in_between),
+        cmocka_unit_test(pins),  cmocka_unit_test(killed_in_between), cmocka_unit_test(drops),
     };
 
     return cmocka_run_group_tests(tests, scratch_up, scratch_down);
