@@ -190,6 +190,22 @@ static enum cairn_status add_site(struct cairn_peft *p, const struct site *s, st
     return CAIRN_OK;
 }
 
+/* 1: target_parameters names this parameter ("shared_experts.up_proj.weight"): patterns then go by the parameter's path. */
+static int by_parameter(const struct cairn_peft *p, const char *name)
+{
+    const json_t *list = json_object_get(p->config, "target_parameters"), *v;
+    size_t i, n = strlen(name);
+
+    json_array_foreach(list, i, v) {
+        const char *t = json_string_value(v);
+        size_t m = t ? strlen(t) : 0;
+
+        if (m && m <= n && strcmp(name + n - m, t) == 0 && (m == n || name[n - m - 1] == '.'))
+            return 1;
+    }
+    return 0;
+}
+
 static enum cairn_status add_plain(struct cairn_peft *p, int param, const char *module, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -203,7 +219,7 @@ static enum cairn_status add_plain(struct cairn_peft *p, int param, const char *
     if (a->shape[1] != q->dim[1] || b->shape[0] != q->dim[0])
         TRY(misfit(p, module, a, b, q->dim[0], q->dim[1], err));
     snprintf(s.module, sizeof(s.module), "%s", module);
-    TRY(scale(p, &s, module, a->shape[0], err));
+    TRY(scale(p, &s, by_parameter(p, q->name) ? q->name : module, a->shape[0], err));
     TRY(add_site(p, &s, err));
 out:
     return st;
@@ -446,11 +462,33 @@ static enum cairn_status check_target(const struct cairn_peft *p, const char *ta
     return CAIRN_OK;
 }
 
+/* "...NAME.weight": layers that peft reaches only as parameters, because it takes their module names for the experts'. */
+static enum cairn_status check_weight_target(const struct cairn_peft *p, const char *target, struct cairn_error *err)
+{
+    size_t m = strlen(target);
+    int hits = 0;
+
+    for (int i = 0; i < p->base->count; i++) {
+        const struct cairn_param *q = &p->base->param[i];
+        size_t n = strlen(q->name);
+
+        if (q->ndim != 2 || n < m || strcmp(q->name + n - m, target) != 0 || (n > m && q->name[n - m - 1] != '.'))
+            continue;
+        if (!q->adaptable || !site_of(p, i))
+            return cairn_fail(err, CAIRN_EDATA, "%s: key \"target_parameters\": \"%.100s\" covers %s, %s", p->where, target, q->name,
+                              q->adaptable ? "but the file has no tensors for it" : "which cannot have an adapter");
+        hits++;
+    }
+    return hits ? CAIRN_OK : cairn_fail(err, CAIRN_EDATA, "%s: key \"target_parameters\": \"%.100s\" matches nothing", p->where, target);
+}
+
 static enum cairn_status check_parameter_target(const struct cairn_peft *p, const char *target, struct cairn_error *err)
 {
     const char *last = strrchr(target, '.');
     int gate_up, hits = 0;
 
+    if (cairn_ends_with(target, ".weight"))
+        return check_weight_target(p, target, err);
     last = last ? last + 1 : target;
     gate_up = strcmp(last, "gate_up_proj") == 0;
     if (!gate_up && strcmp(last, "down_proj") != 0)

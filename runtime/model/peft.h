@@ -4,7 +4,9 @@
  *   per-expert  "...experts.7.gate_proj.lora_A.weight" [r, in]: what serving engines read; a shared A is written twice
  *   fused       PEFT's target_parameters: "...experts.base_layer.lora_A.weight" [E*r, D] (row e*r + i) with B [2F, r*E] (column i*E + e) for
  *               gate_up_proj, "...experts.lora_A.weight" [E*r, F] with B [D, r*E] for down_proj: what peft itself reads
- * Both are read without loss. Refused by name: DoRA and other variants, biases, modules_to_save, fan_in_fan_out, adapters on the
+ * Both are read without loss. What is written, peft 0.21 on transformers 5.17 loads (which takes module names ending in gate_proj, up_proj,
+ * down_proj for the experts', so dense and shared MLPs stand in target_parameters); but per-expert files without down_proj, or without experts
+ * at all, are for other readers. Refused by name: DoRA and other variants, biases, modules_to_save, fan_in_fan_out, adapters on the
  * router, the indexer, embedding or head, targets that match nothing, tensors that fit no layer, shapes that do not fit the rank,
  * and the transposed expert layout of peft <= 0.18.
  *

@@ -25,6 +25,7 @@ struct saver {
     void *arg;
     enum cairn_dtype dtype;
     int fused;
+    int parameters;  /* 1: dense and shared MLPs go to target_parameters (see below) */
     /* declaring */
     struct cairn_st_decl *decl;
     int n, cap;
@@ -103,20 +104,24 @@ static int has_experts(const struct saver *s)
 
 /* ---- configuration -------------------------------------------------------------------------------------------------------------- */
 
-/* alpha that gives exactly this scale: the recorded one where it does. */
+/* What peft 0.21 makes of names on transformers 5 decides how targets are written. There a module target that ends in gate_proj, up_proj or
+ * down_proj means the routed experts, whatever stands in front, so dense and shared MLPs can only be reached as parameters
+ * ("shared_experts.up_proj.weight"); the tensors' names are the same. From single experts' tensors it makes fused ones, with gate's and up's
+ * matrices side by side: rank and alpha of gate_up_proj are then twice those of one of them. */
+
+/* alpha that gives exactly this scale without rslora: the recorded one where it does. */
 static double alpha_of(const struct cairn_adapter *a, const struct cairn_lora *l)
 {
     double alpha = json_number_value(json_object_get(a->peft, "lora_alpha")), r = l->rank;
-    int rs = json_is_true(json_object_get(a->peft, "use_rslora"));
 
-    if (alpha > 0 && (float)(alpha / (rs ? sqrt(r) : r)) == l->gamma)
+    if (alpha > 0 && (float)(alpha / r) == l->gamma)
         return alpha;
-    if (!rs)
-        return (double)l->gamma * r; /* exact in double, and back */
-    alpha = (double)l->gamma * sqrt(r);
-    for (int i = 0; i < 4 && (float)(alpha / sqrt(r)) != l->gamma; i++)
-        alpha = nextafter(alpha, (float)(alpha / sqrt(r)) < l->gamma ? INFINITY : -INFINITY);
-    return alpha;
+    return (double)l->gamma * r; /* exact in double, and back */
+}
+
+static int is_mlp(const char *word)
+{
+    return strcmp(word, "gate_proj") == 0 || strcmp(word, "up_proj") == 0 || strcmp(word, "down_proj") == 0;
 }
 
 static json_t *number(double x)
@@ -148,7 +153,7 @@ static void pattern_path(const struct saver *s, const struct cairn_lora *l, char
 
     module_path(s, l, path, sizeof(path));
     if (!is_expert(s, l))
-        snprintf(out, n, "%s", path);
+        snprintf(out, n, "%s", s->parameters && is_mlp(strrchr(path, '.') + 1) ? s->base->param[l->param].name : path);
     else if (s->fused)
         snprintf(out, n, "model.layers.%d.mlp.experts.%s", s->base->param[l->param].layer,
                  cairn_ends_with(path, ".down_proj") ? "down_proj" : "gate_up_proj");
@@ -168,15 +173,16 @@ static int add_unique(json_t *list, const char *word)
     return json_array_append_new(list, json_string(word));
 }
 
-/* 1: every adaptable 2-D layer whose path ends in .word has an adapter. */
-static int word_covers(const struct saver *s, const char *word)
+/* 1: every adaptable 2-D layer whose name ends in .tail has an adapter. */
+static int covers(const struct saver *s, const char *tail)
 {
+    char dotted[NAME_BYTES];
+
+    snprintf(dotted, sizeof(dotted), ".%s", tail);
     for (int i = 0; i < s->base->count; i++) {
         const struct cairn_param *p = &s->base->param[i];
-        char tail[NAME_BYTES];
 
-        snprintf(tail, sizeof(tail), ".%s.weight", word);
-        if (p->ndim == 2 && p->adaptable && cairn_ends_with(p->name, tail) && s->a->of_param[i] < 0)
+        if (p->ndim == 2 && p->adaptable && cairn_ends_with(p->name, dotted) && s->a->of_param[i] < 0)
             return 0;
     }
     return 1;
@@ -188,18 +194,22 @@ static int targets(const struct saver *s, json_t *modules, json_t *parameters)
 
     for (int i = 0; i < s->a->loras && !bad; i++) {
         const struct cairn_lora *l = &s->a->lora[i];
-        char path[NAME_BYTES];
-        const char *word;
+        const char *name = s->base->param[l->param].name, *word;
+        char path[NAME_BYTES], tail[NAME_BYTES];
 
         module_path(s, l, path, sizeof(path));
         word = strrchr(path, '.') + 1;
         if (is_expert(s, l) && s->fused) {
             gate_up |= strcmp(word, "down_proj") != 0;
             down |= strcmp(word, "down_proj") == 0;
-        } else if (is_expert(s, l) || word_covers(s, word)) {
+        } else if (is_expert(s, l)) {
             bad = add_unique(modules, word);
+        } else if (is_mlp(word) && s->parameters) {
+            snprintf(tail, sizeof(tail), "%s.%s.weight", strstr(name, ".shared_experts.") ? "shared_experts" : "mlp", word);
+            bad = add_unique(parameters, covers(s, tail) ? tail : name);
         } else {
-            bad = add_unique(modules, path);
+            snprintf(tail, sizeof(tail), "%s.weight", word);
+            bad = add_unique(modules, covers(s, tail) ? word : path);
         }
     }
     if (!bad && gate_up)
@@ -209,33 +219,56 @@ static int targets(const struct saver *s, json_t *modules, json_t *parameters)
     return bad;
 }
 
-/* r, lora_alpha, and a pattern for every layer that has others than the first. */
+/* Whose rank and alpha are the default: single experts', since peft doubles the default for gate_up_proj; else who has the recorded rank. */
+static const struct cairn_lora *usual(const struct saver *s)
+{
+    int64_t r = json_integer_value(json_object_get(s->a->peft, "r"));
+
+    for (int i = 0; i < s->a->loras && !s->fused; i++)
+        if (is_expert(s, &s->a->lora[i]))
+            return &s->a->lora[i];
+    for (int i = 0; i < s->a->loras; i++)
+        if (s->a->lora[i].rank == r)
+            return &s->a->lora[i];
+    return &s->a->lora[0];
+}
+
+static int add_pattern(json_t *ranks, json_t *alphas, const char *path, int rank, int usual_rank, double alpha, double usual_alpha)
+{
+    char key[2 * NAME_BYTES];
+
+    escape(path, key, sizeof(key));
+    return (rank != usual_rank && json_object_set_new(ranks, key, json_integer(rank))) ||
+           (alpha != usual_alpha && json_object_set_new(alphas, key, number(alpha)));
+}
+
+/* r, lora_alpha, and a pattern for every layer that has others. */
 static int patterns(const struct saver *s, json_t *o)
 {
     json_t *ranks = json_object(), *alphas = json_object();
-    int rank = s->a->lora[0].rank, bad = !ranks || !alphas;
-    double alpha = alpha_of(s->a, &s->a->lora[0]);
-    int64_t r = json_integer_value(json_object_get(s->a->peft, "r"));
+    const struct cairn_lora *u = usual(s);
+    double alpha = alpha_of(s->a, u);
+    int bad = !ranks || !alphas;
 
-    for (int i = 0; i < s->a->loras; i++) /* the recorded default where somebody has it */
-        if (s->a->lora[i].rank == r) {
-            rank = (int)r;
-            alpha = alpha_of(s->a, &s->a->lora[i]);
-            break;
-        }
     for (int i = 0; i < s->a->loras && !bad; i++) {
         const struct cairn_lora *l = &s->a->lora[i];
-        char path[NAME_BYTES], key[2 * NAME_BYTES];
+        char path[NAME_BYTES];
 
         pattern_path(s, l, path, sizeof(path));
-        escape(path, key, sizeof(key));
-        if (l->rank != rank)
-            bad = json_object_set_new(ranks, key, json_integer(l->rank));
-        if (!bad && alpha_of(s->a, l) != alpha)
-            bad = json_object_set_new(alphas, key, number(alpha_of(s->a, l)));
+        bad = add_pattern(ranks, alphas, path, l->rank, u->rank, alpha_of(s->a, l), alpha);
+        if (bad || !is_expert(s, l) || s->fused || cairn_ends_with(path, ".up_proj"))
+            continue;
+        if (cairn_ends_with(path, ".gate_proj") && (l->rank != u->rank || alpha_of(s->a, l) != alpha)) { /* for peft's own fusion */
+            snprintf(path, sizeof(path), "model.layers.%d.mlp.experts.gate_up_proj", s->base->param[l->param].layer);
+            bad = add_pattern(ranks, alphas, path, 2 * l->rank, 0, 2 * alpha_of(s->a, l), 0);
+        } else if (cairn_ends_with(path, ".down_proj")) {
+            snprintf(path, sizeof(path), "model.layers.%d.mlp.experts.down_proj", s->base->param[l->param].layer);
+            bad = add_pattern(ranks, alphas, path, l->rank, u->rank, alpha_of(s->a, l), alpha);
+        }
     }
-    bad = bad || json_object_set_new(o, "r", json_integer(rank)) || json_object_set_new(o, "lora_alpha", number(alpha)) ||
-          json_object_set(o, "rank_pattern", ranks) || json_object_set(o, "alpha_pattern", alphas);
+    bad = bad || json_object_set_new(o, "r", json_integer(u->rank)) || json_object_set_new(o, "lora_alpha", number(alpha)) ||
+          json_object_set_new(o, "use_rslora", json_false()) || json_object_set(o, "rank_pattern", ranks) ||
+          json_object_set(o, "alpha_pattern", alphas);
     json_decref(ranks);
     json_decref(alphas);
     return bad;
@@ -252,9 +285,7 @@ static json_t *make_config(const struct saver *s, const char *base_name)
         o = json_pack("{s:s, s:n, s:s, s:n, s:s, s:b, s:b, s:b, s:f, s:n, s:b}", "peft_type", "LORA", "auto_mapping", "task_type", "CAUSAL_LM",
                       "base_model_name_or_path", "bias", "none", "fan_in_fan_out", 0, "inference_mode", 1, "init_lora_weights", 1,
                       "lora_dropout", 0.0, "modules_to_save", "use_dora", 0);
-        bad = bad || !o ||
-              json_object_set_new(o, "use_rslora", json_boolean(json_is_true(json_object_get(s->a->peft, "use_rslora")))) ||
-              json_object_set_new(o, "peft_version", json_string("0.21.0")); /* whose layout of fused experts this is */
+        bad = bad || !o || json_object_set_new(o, "peft_version", json_string("0.21.0")); /* whose layout of fused experts this is */
     }
     bad = bad || !o;
     if (!bad && !(came_from_peft(s->a) && (came_fused(s->a) == s->fused || !has_experts(s)))) {
@@ -443,6 +474,7 @@ enum cairn_status cairn_peft_save(const char *dir, const struct cairn_adapter *a
         TRY(cairn_fail(err, CAIRN_EDATA, "%s: the adapter does not fit PEFT's layout of fused experts: %s", dir, why));
     s.fused = opts->layout == CAIRN_PEFT_FUSED ||
               (opts->layout == CAIRN_PEFT_AUTO && !why && (came_fused(a) || !came_from_peft(a)));
+    s.parameters = has_experts(&s) || opts->layout != CAIRN_PEFT_EXPERT;
     config = make_config(&s, opts->base_name);
     if (!config)
         TRY(CAIRN_NOMEM(err));
