@@ -2,6 +2,7 @@
 #include "stages/common/begin.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -13,6 +14,7 @@
 #include "model/base.h"
 #include "model/io.h"
 #include "model/policy.h"
+#include "stages/common/prompts.h"
 #include "stages/common/setup.h"
 #include "text/tokenizer.h"
 
@@ -37,26 +39,48 @@ enum cairn_status cairn_begin_tokenizer(const struct cairn_recipe *recipe, char 
     return CAIRN_OK;
 }
 
-/* RUN/base as a link to the imported checkpoint; a link that points elsewhere is somebody's mistake and is told. */
+/* The sentence in err is about what stands at `path` of the recipe. */
+static enum cairn_status recipe_wrong(const struct cairn_recipe *recipe, const char *path, struct cairn_error *err)
+{
+    struct cairn_error why = {0};
+
+    if (err)
+        why = *err;
+    return cairn_recipe_fail(recipe, path, err, "%s", why.text);
+}
+
+/* Is what RUN/base points to (`there`) the checkpoint `target`, though it lies elsewhere? */
+static enum cairn_status base_same(struct cairn_run *r, const char *there, const char *target, struct cairn_error *err)
+{
+    struct cairn_manifest_head x, y;
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_manifest_head(&x, there, err));
+    TRY(cairn_manifest_head(&y, target, err));
+    if (!cairn_digest_equal(x.digest, y.digest))
+        TRY(cairn_recipe_fail(r->recipe, "model.from", err, "%s is not the checkpoint that the run in %s was made with (%s)", target, r->dir, there));
+out:
+    return st;
+}
+
+/* RUN/base as a link to the imported checkpoint. One that leads nowhere, because the checkpoint was moved, is made anew: what was trained on it
+ * names its digest. */
 static enum cairn_status base_link(struct cairn_run *r, const char *base, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    char *target = realpath(cairn_recipe_str(r->recipe, "model.from"), NULL), *there = NULL;
+    char *target = realpath(cairn_recipe_str(r->recipe, "model.from"), NULL), *there = realpath(base, NULL);
 
+    if (there && target && strcmp(there, target))
+        TRY(base_same(r, there, target, err));
+    if (there) /* also where model.from is gone, but not what it meant */
+        goto out;
     if (!target)
         TRY(cairn_recipe_fail(r->recipe, "model.from", err, "%s: %s", cairn_recipe_str(r->recipe, "model.from"), strerror(errno)));
-    if (!cairn_artefact_committed(target))
-        TRY(cairn_recipe_fail(r->recipe, "model.from", err,
-                              "%s is no imported checkpoint; make one with: cairn import HF_DIR --out DIR", target));
-    if (symlink(target, base)) {
-        if (errno != EEXIST)
-            TRY(cairn_fail_errno(err, errno, "link %s", base));
-        there = realpath(base, NULL);
-        if (!there || strcmp(there, target))
-            TRY(cairn_fail(err, CAIRN_EDATA, "%s points to %s, not to %s", base, there ? there : "nothing", target));
-    } else {
-        TRY(cairn_dir_sync(r->dir, err));
-    }
+    if (unlink(base) && errno != ENOENT)
+        TRY(cairn_fail_errno(err, errno, "remove %s", base));
+    if (symlink(target, base))
+        TRY(cairn_fail_errno(err, errno, "link %s", base));
+    TRY(cairn_dir_sync(r->dir, err));
 out:
     free(target);
     free(there);
@@ -83,17 +107,103 @@ out:
     return st;
 }
 
-/* The vocabulary must hold every id that the tokenizer makes, before anything is queued. */
-static enum cairn_status vocabulary_check(struct cairn_run *r, const struct cairn_model_config *c, const char *tokenizer,
-                                          struct cairn_error *err)
+/* The configuration that the recipe means: of its checkpoint, or its own. */
+static enum cairn_status config_find(struct cairn_model_config *c, const struct cairn_recipe *recipe, struct cairn_error *err)
 {
-    struct cairn_tokenizer *t = NULL;
-    enum cairn_status st = cairn_tokenizer_load(&t, tokenizer, err);
+    const char *from = cairn_recipe_has(recipe, "model.from") ? cairn_recipe_str(recipe, "model.from") : NULL;
+    struct cairn_manifest *m = NULL;
+    enum cairn_status st = CAIRN_OK;
 
-    if (st == CAIRN_OK && cairn_tokenizer_vocab_size(t) > c->vocab)
-        st = cairn_recipe_fail(r->recipe, "model.tokenizer", err, "%s has %lld ids, the model's embedding %lld rows: they do not belong together",
-                               tokenizer, (long long)cairn_tokenizer_vocab_size(t), (long long)c->vocab);
+    if (from) {
+        if (!cairn_artefact_committed(from))
+            TRY(cairn_recipe_fail(recipe, "model.from", err,
+                                  "%s is no imported checkpoint; make one with: cairn import HF_DIR --out DIR", from));
+        TRY(cairn_manifest_load(&m, from, err));
+        TRY(cairn_policy_config(c, m, NULL, from, err));
+        goto out;
+    }
+    st = cairn_config_parse(c, cairn_recipe_get(recipe, "model.init"), "model.init", err);
+    if (st == CAIRN_EDATA)
+        st = recipe_wrong(recipe, "model.init", err);
+out:
+    cairn_manifest_destroy(m);
+    return st;
+}
+
+static enum cairn_status template_check(const struct cairn_recipe *recipe, const struct cairn_tokenizer *t, struct cairn_error *err)
+{
+    const struct cairn_template_opts o = cairn_setup_template(recipe);
+    struct cairn_template *template = NULL;
+    enum cairn_status st = cairn_template_parse(&template, cairn_recipe_str(recipe, "data.template"), &o, err);
+
+    if (st == CAIRN_OK)
+        st = cairn_template_check(template, t, err);
+    cairn_template_destroy(template);
+    return st == CAIRN_ERECIPE || st == CAIRN_EDATA ? recipe_wrong(recipe, "data.template", err) : st;
+}
+
+static enum cairn_status adapter_check(const struct cairn_recipe *recipe, const struct cairn_model_config *c, struct cairn_error *err)
+{
+    struct cairn_param_table table = {0};
+    struct cairn_adapter adapter = {0};
+    enum cairn_status st = CAIRN_OK;
+    int lora = 0;
+
+    TRY(cairn_param_table_create(&table, c, err));
+    TRY(cairn_setup_adapter(&adapter, &lora, &table, c, recipe, err));
+out:
+    if (lora)
+        cairn_adapter_free(&adapter);
+    cairn_param_table_free(&table);
+    return st;
+}
+
+static enum cairn_status prompts_check(const struct cairn_recipe *recipe, struct cairn_error *err)
+{
+    static const char *const lists[] = {"data.prompts", "data.eval"};
+    enum cairn_status st = CAIRN_OK;
+
+    for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
+        const json_t *list = cairn_recipe_get(recipe, lists[k]);
+
+        for (size_t i = 0; i < json_array_size(list); i++) {
+            const char *path = json_string_value(json_object_get(json_array_get(list, i), "path"));
+            struct cairn_prompts p;
+            char key[64];
+
+            snprintf(key, sizeof key, "%s.%zu.path", lists[k], i);
+            if (cairn_path_is_dir(path))
+                TRY(cairn_recipe_fail(recipe, key, err, "%s is a directory; name the file", path));
+            if (!cairn_path_exists(path))
+                TRY(cairn_recipe_fail(recipe, key, err, "%s does not exist", path));
+            TRY(cairn_prompts_load(&p, path, err));
+            cairn_prompts_free(&p);
+        }
+    }
+out:
+    return st;
+}
+
+enum cairn_status cairn_begin_check(const struct cairn_recipe *recipe, struct cairn_error *err)
+{
+    struct cairn_model_config c = {0};
+    struct cairn_tokenizer *t = NULL;
+    enum cairn_status st = CAIRN_OK;
+    char *path = NULL;
+
+    TRY(cairn_begin_tokenizer(recipe, &path, err));
+    TRY(config_find(&c, recipe, err));
+    TRY(adapter_check(recipe, &c, err));
+    TRY(cairn_tokenizer_load(&t, path, err));
+    if (cairn_tokenizer_vocab_size(t) > c.vocab)
+        TRY(cairn_recipe_fail(recipe, "model.tokenizer", err, "%s has %lld ids, the model's embedding %lld rows: they do not belong together", path,
+                              (long long)cairn_tokenizer_vocab_size(t), (long long)c.vocab));
+    TRY(template_check(recipe, t, err));
+    TRY(prompts_check(recipe, err));
+out:
     cairn_tokenizer_free(t);
+    cairn_config_free(&c);
+    free(path);
     return st;
 }
 
@@ -101,27 +211,16 @@ enum cairn_status cairn_begin_base(struct cairn_run *r, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     char *base = cairn_run_path(r, "base"), *tokenizer = NULL;
-    struct cairn_model_config c = {0};
-    struct cairn_manifest *m = NULL;
 
     if (!base)
         TRY(CAIRN_NOMEM(err));
-    TRY(cairn_run_outside(r, "model.tokenizer", &tokenizer, err));
     if (cairn_recipe_has(r->recipe, "model.from")) {
         TRY(base_link(r, base, err));
-        TRY(cairn_manifest_load(&m, base, err));
-        TRY(cairn_policy_config(&c, m, NULL, base, err));
-    } else {
-        st = cairn_config_parse(&c, cairn_recipe_get(r->recipe, "model.init"), "model.init", err);
-        if (st != CAIRN_OK)
-            TRY(cairn_recipe_fail(r->recipe, "model.init", err, "%s", err ? err->text : "no model"));
+        goto out;
     }
-    TRY(vocabulary_check(r, &c, tokenizer, err));
-    if (!m)
-        TRY(base_init(r, base, tokenizer, err));
+    TRY(cairn_run_outside(r, "model.tokenizer", &tokenizer, err));
+    TRY(base_init(r, base, tokenizer, err));
 out:
-    cairn_config_free(&c);
-    cairn_manifest_destroy(m);
     free(base);
     free(tokenizer);
     return st;

@@ -8,9 +8,13 @@
  * that came with model.from. */
 enum cairn_status cairn_begin_tokenizer(const struct cairn_recipe *recipe, char **path, struct cairn_error *err);
 
+/* Everything about a recipe that can be known before a run is made of it and that the schema cannot tell: CAIRN_ERECIPE for a checkpoint that
+ * is none, a configuration that makes no model, an adapter that does not fit it, a tokenizer with more ids than the vocabulary, a template
+ * whose tokens it lacks, a prompt file that is not there; CAIRN_EDATA "FILE:LINE: ..." for one with a broken line. */
+enum cairn_status cairn_begin_check(const struct cairn_recipe *recipe, struct cairn_error *err);
+
 /* RUN/base: model.from, a checkpoint that `cairn import` made, linked; or model.init, random weights from run.seed, committed
- * there as a base artefact. CAIRN_ERECIPE: no such checkpoint, a configuration that makes no model, or a tokenizer with more
- * ids than the vocabulary. */
+ * there as a base artefact. */
 enum cairn_status cairn_begin_base(struct cairn_run *r, struct cairn_error *err);
 
 /* policy/000000 for a run without a warm start: the base as the sampler loads it (LoRA: with a fresh adapter, whose B is zero). */

@@ -243,15 +243,30 @@ out:
     return st;
 }
 
+static enum cairn_status info_write(struct cairn_run *r, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *path = cairn_run_path(r, "run.json"), *text = NULL;
+    size_t n;
+
+    if (!path)
+        TRY(CAIRN_NOMEM(err));
+    json_object_del(r->info, "check"); /* of what was read */
+    TRY(cairn_checked_text(r->info, &text, &n, err));
+    TRY(cairn_file_replace(path, text, n, err));
+out:
+    free(path);
+    free(text);
+    return st;
+}
+
 static enum cairn_status info_make(struct cairn_run *r, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     unsigned char random[16];
     json_t *outside = json_object();
-    char *path = cairn_run_path(r, "run.json"), *text = NULL;
-    size_t n;
 
-    if (!outside || !path)
+    if (!outside)
         TRY(CAIRN_NOMEM(err));
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
         TRY(cairn_fail_errno(err, errno, "getrandom"));
@@ -261,12 +276,9 @@ static enum cairn_status info_make(struct cairn_run *r, struct cairn_error *err)
                         "outside", outside);
     if (!r->info)
         TRY(CAIRN_NOMEM(err));
-    TRY(cairn_checked_text(r->info, &text, &n, err));
-    TRY(cairn_file_replace(path, text, n, err));
+    TRY(info_write(r, err));
 out:
     json_decref(outside);
-    free(path);
-    free(text);
     return st;
 }
 
@@ -274,7 +286,7 @@ out:
 static enum cairn_status outside_same(void *arg, const char *key, const char *path, struct cairn_error *err)
 {
     struct cairn_run *r = arg;
-    const json_t *o = json_object_get(json_object_get(r->info, "outside"), key);
+    json_t *o = json_object_get(json_object_get(r->info, "outside"), key);
     const char *hex = json_string_value(json_object_get(o, "digest")), *was = json_string_value(json_object_get(o, "path"));
     struct cairn_digest want, have;
     enum cairn_status st;
@@ -284,13 +296,17 @@ static enum cairn_status outside_same(void *arg, const char *key, const char *pa
     if (!cairn_path_exists(path) && json_object_get(o, "copy"))
         return CAIRN_OK; /* the run has its own copy */
     st = cairn_digest_file(path, &have, NULL, err);
-    if (st != CAIRN_OK || cairn_digest_equal(want, have))
+    if (st != CAIRN_OK)
         return st;
-    return cairn_fail(err, CAIRN_ERECIPE, "%s: %s is not the file that the run in %s was made with (%s then); put it back, or start a new run",
-                      key, path, r->dir, was);
+    if (!cairn_digest_equal(want, have))
+        return cairn_fail(err, CAIRN_ERECIPE, "%s: %s is not the file that the run in %s was made with (%s then); put it back, or start a new run",
+                          key, path, r->dir, was);
+    if (strcmp(path, was) && json_object_set_new(o, "path", json_string(path))) /* it moved */
+        return CAIRN_NOMEM(err);
+    return CAIRN_OK;
 }
 
-/* The run is there: the recipe must be the same in what makes a run what it is; ops keys follow the new one. */
+/* The run is there: the recipe must be the same in what makes a run what it is; ops keys and places of files follow the new one. */
 static enum cairn_status recipe_compare(struct cairn_run *r, struct cairn_recipe *recipe, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -303,9 +319,10 @@ static enum cairn_status recipe_compare(struct cairn_run *r, struct cairn_recipe
                        cairn_str_z(&diff)));
     }
     TRY(outside_each(recipe, outside_same, r, err));
-    if (cairn_recipe_diff(r->recipe, recipe, CAIRN_OPS, &diff) > 0) {
+    if (cairn_recipe_diff(r->recipe, recipe, CAIRN_SCIENCE | CAIRN_LAYOUT | CAIRN_OPS | CAIRN_MOVED, &diff) > 0) {
         struct cairn_recipe *old = r->recipe;
 
+        TRY(info_write(r, err));
         r->recipe = recipe;
         st = recipe_write(r, err);
         r->recipe = old;
@@ -331,6 +348,7 @@ enum cairn_status cairn_run_init(struct cairn_run **out, const char *dir, struct
         TRY(recipe_load(r, err));
         TRY(recipe_compare(r, recipe, err));
     } else {
+        TRY(cairn_begin_check(recipe, err));
         r->recipe = recipe;
         st = recipe_write(r, err);
         if (st == CAIRN_OK)

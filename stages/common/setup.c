@@ -18,6 +18,13 @@ enum cairn_dtype cairn_setup_dtype(const struct cairn_recipe *r)
     return strcmp(cairn_recipe_str(r, "sync.dtype"), "f32") ? CAIRN_BF16 : CAIRN_F32;
 }
 
+struct cairn_template_opts cairn_setup_template(const struct cairn_recipe *r)
+{
+    return (struct cairn_template_opts){.thinking_off = !cairn_recipe_bool(r, "data.thinking"),
+                                        .effort = cairn_recipe_has(r, "data.effort") ? cairn_recipe_str(r, "data.effort") : NULL,
+                                        .added_in_prompt = cairn_recipe_bool(r, "data.added_in_prompt")};
+}
+
 /* The module of a parameter: its name without ".weight". */
 static void module_of(const struct cairn_param *p, char *out, size_t n)
 {

@@ -1,10 +1,11 @@
-/* setup.h - from a recipe's keys to what the rooms below want: a compute handle, an adapter, a published dtype. */
+/* setup.h - from a recipe's keys to what the rooms below want: a compute handle, an adapter, a published dtype, a template. */
 #ifndef CAIRN_STAGES_COMMON_SETUP_H
 #define CAIRN_STAGES_COMMON_SETUP_H
 
 #include "kernels/backend.h"
 #include "model/adapter.h"
 #include "recipe/recipe.h"
+#include "text/template.h"
 
 /* kernels.backend, kernels.dsa, kernels.threads (threads > 0 overrides). */
 enum cairn_status cairn_setup_compute(struct cairn_compute *k, const struct cairn_recipe *r, int threads, struct cairn_error *err);
@@ -13,6 +14,8 @@ enum cairn_dtype cairn_setup_dtype(const struct cairn_recipe *r);
 /* model.adapter: *lora = 0 and nothing made when the recipe trains full weights. */
 enum cairn_status cairn_setup_adapter(struct cairn_adapter *a, int *lora, const struct cairn_param_table *base,
                                       const struct cairn_model_config *c, const struct cairn_recipe *r, struct cairn_error *err);
+/* data.thinking, data.effort, data.added_in_prompt; strings are borrowed from the recipe. */
+struct cairn_template_opts cairn_setup_template(const struct cairn_recipe *r);
 /* The content of a policy (model/policy.h) published in dtype: with an adapter (NULL: full weights) standing on `base`. NULL without
  * memory. */
 json_t *cairn_setup_policy_content(const struct cairn_model_config *c, const struct cairn_param_table *table, const struct cairn_adapter *a,

@@ -17,7 +17,7 @@ void cairn_examples_free(struct cairn_examples *e)
 }
 
 struct loading {
-    struct cairn_ids ids, stop;
+    struct cairn_ids ids, end; /* end: what every response is taught to end with */
     struct cairn_template *template;
     struct cairn_tokenizer *tokenizer;
     int64_t *at, *prompt; /* (n + 1) first token, (n) prompt tokens */
@@ -48,8 +48,9 @@ static enum cairn_status example_add(struct loading *l, const json_t *v, const c
     TRY(cairn_template_render(l->template, l->tokenizer, prompt, json_string_length(json_object_get(v, "prompt")), &l->ids, err));
     l->prompt[l->n] = l->ids.n - begin;
     TRY(cairn_tokenizer_encode(l->tokenizer, response, json_string_length(json_object_get(v, "response")), NULL, &l->ids, err));
-    if (l->stop.n && !cairn_ids_push(&l->ids, l->stop.p[0]))
-        TRY(CAIRN_NOMEM(err));
+    for (int64_t i = 0; i < l->end.n; i++)
+        if (!cairn_ids_push(&l->ids, l->end.p[i]))
+            TRY(CAIRN_NOMEM(err));
     if (l->prompt[l->n] < 1)
         TRY(cairn_fail(err, CAIRN_EDATA, "%s: the prompt has no token", where));
     if (l->ids.n - begin > max_length)
@@ -60,11 +61,41 @@ out:
     return st;
 }
 
+/* What the sampler takes as the end of a response, the first of it: rollout.stop (a token before a text), the template's, the model's. */
+static enum cairn_status end_find(struct loading *l, const struct cairn_recipe *recipe, const struct cairn_model_config *c, struct cairn_error *err)
+{
+    const json_t *list = cairn_recipe_get(recipe, "rollout.stop");
+    const char *text = NULL;
+    struct cairn_ids stop = {0};
+    enum cairn_status st = CAIRN_OK;
+
+    for (size_t i = 0; i < json_array_size(list) && !stop.n; i++) {
+        const char *s = json_string_value(json_array_get(list, i));
+        int64_t id = s ? cairn_tokenizer_token_id(l->tokenizer, s) : json_integer_value(json_array_get(list, i));
+
+        if (s && (id < 0 || !cairn_tokenizer_is_added(l->tokenizer, (int32_t)id)))
+            text = text ? text : s;
+        else if (!cairn_ids_push(&stop, (int32_t)id))
+            TRY(CAIRN_NOMEM(err));
+    }
+    if (!list)
+        TRY(cairn_template_stop_ids(l->template, l->tokenizer, &stop, err));
+    if (!list && !stop.n && c->stops && !cairn_ids_push(&stop, c->stop[0]))
+        TRY(CAIRN_NOMEM(err));
+    if (stop.n && !cairn_ids_push(&l->end, stop.p[0]))
+        TRY(CAIRN_NOMEM(err));
+    if (!stop.n && text)
+        TRY(cairn_tokenizer_encode(l->tokenizer, text, strlen(text), NULL, &l->end, err));
+out:
+    cairn_ids_free(&stop);
+    return st;
+}
+
 enum cairn_status cairn_examples_load(struct cairn_examples *e, const char *path, const struct cairn_recipe *recipe, const char *tokenizer,
-                                      int64_t max_length, struct cairn_error *err)
+                                      const struct cairn_model_config *config, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    const struct cairn_template_opts to = {.thinking_off = !cairn_recipe_bool(recipe, "data.thinking")};
+    const struct cairn_template_opts to = cairn_setup_template(recipe);
     struct cairn_jsonl *file = NULL;
     struct loading l = {0};
     const json_t *v;
@@ -73,10 +104,10 @@ enum cairn_status cairn_examples_load(struct cairn_examples *e, const char *path
     TRY(cairn_tokenizer_load(&l.tokenizer, tokenizer, err));
     TRY(cairn_template_parse(&l.template, cairn_recipe_str(recipe, "data.template"), &to, err));
     TRY(cairn_template_check(l.template, l.tokenizer, err));
-    TRY(cairn_template_stop_ids(l.template, l.tokenizer, &l.stop, err));
+    TRY(end_find(&l, recipe, config, err));
     TRY(cairn_jsonl_open(&file, path, err));
     while ((st = cairn_stage_stopping(err)) == CAIRN_OK && (st = cairn_jsonl_next(file, &v, err)) == CAIRN_OK && v)
-        TRY(example_add(&l, v, cairn_jsonl_where(file), max_length, err));
+        TRY(example_add(&l, v, cairn_jsonl_where(file), config->max_positions, err));
     TRY(st);
     if (!l.n)
         TRY(cairn_fail(err, CAIRN_EDATA, "%s: no example in it", path));
@@ -94,7 +125,7 @@ enum cairn_status cairn_examples_load(struct cairn_examples *e, const char *path
 out:
     cairn_jsonl_close(file);
     cairn_ids_free(&l.ids);
-    cairn_ids_free(&l.stop);
+    cairn_ids_free(&l.end);
     cairn_template_destroy(l.template);
     cairn_tokenizer_free(l.tokenizer);
     free(l.at);

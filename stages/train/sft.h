@@ -1,7 +1,8 @@
 /* sft.h - supervised fine-tuning on worked examples: the warm start before step 1.
  *
- * Data: JSON lines {"prompt", "response"}. An example is the rendered prompt, the response's tokens, and the template's first stop token;
- * the loss is minus the mean log-probability (temperature 1) of the response tokens, stop token included, over the update's batch.
+ * Data: JSON lines {"prompt", "response"}. An example is the rendered prompt, the response's tokens, and the token that ends a response
+ * for the sampler (the first one of rollout.stop, of the template, of the model; a stop string only where there is no token); the loss is
+ * minus the mean log-probability (temperature 1) of the response tokens, stop token included, over the update's batch.
  * Order: a Philox permutation of the file per epoch (seed, epoch), examples one after the other, so an update's batch is a pure function of
  * its number.
  */
@@ -17,9 +18,9 @@ struct cairn_examples {
     struct cairn_sequence *sequence; /* (n) into tokens */
 };
 
-/* CAIRN_EDATA "FILE:LINE: ..." for a broken line, or an example longer than max_length. */
+/* CAIRN_EDATA "FILE:LINE: ..." for a broken line, or an example longer than the model's positions. */
 enum cairn_status cairn_examples_load(struct cairn_examples *e, const char *path, const struct cairn_recipe *recipe, const char *tokenizer,
-                                      int64_t max_length, struct cairn_error *err);
+                                      const struct cairn_model_config *config, struct cairn_error *err);
 void cairn_examples_free(struct cairn_examples *e);
 
 /* Runs warm_start.updates updates. *loss: mean over the last tenth of them. */

@@ -35,7 +35,7 @@ static enum cairn_status warm_start(struct cairn_stage_ctx *ctx, struct cairn_er
     TRY(cairn_run_outside(ctx->run, "model.tokenizer", &tokenizer, err));
     TRY(cairn_trainer_open(&t, ctx->compute, ctx->run->recipe,
                            &(struct cairn_trainer_start){.dir = base, .fresh_adapter = cairn_recipe_has(ctx->run->recipe, "model.adapter")}, err));
-    TRY(cairn_examples_load(&e, data, ctx->run->recipe, tokenizer, t.policy.config.max_positions, err));
+    TRY(cairn_examples_load(&e, data, ctx->run->recipe, tokenizer, &t.policy.config, err));
     TRY(cairn_trainer_reserve(&t, e.longest, e.longest * cairn_recipe_i64(ctx->run->recipe, "warm_start.batch"), 0, err));
     TRY(cairn_sft_run(ctx, &t, &e, &loss, err));
     cairn_stage_info(ctx, "loss/sft", loss);
