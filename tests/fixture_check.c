@@ -9,235 +9,17 @@
  *
  * Tolerances (fp32): logits 5e-4 absolute and 1e-4 rms; losses 1e-4; gradients 2e-3 of the tensor's largest entry.
  */
-#include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/file.h"
-#include "base/str.h"
-#include "ckpt/safetensors.h"
-#include "model/hf.h"
-#include "model/model.h"
+#include "fixture_reference.h"
 #include "model/peft.h"
-
-#define LOGIT_ABS 5e-4
-#define LOGIT_RMS 1e-4
-#define LOSS_TOL 1e-4
-#define GRAD_TOL 2e-3
-#define MAX_SEQS 64
-#define GREEDY 16
-
-struct reference {
-    const char *dir;
-    struct cairn_compute k;
-    struct cairn_hf *hf;
-    struct cairn_store weights;
-    struct cairn_st *st;         /* reference.safetensors */
-
-    int nseq;
-    int64_t len[MAX_SEQS], rows; /* rows of all sequences together */
-    int64_t losses;              /* tokens with a target */
-    int32_t *id, *pos, *seq, *target, start[MAX_SEQS];
-    float *old, *adv;            /* (rows) */
-};
 
 /* A model to hold against numbers: the base, or the base with an adapter. */
 struct variant {
     const char *name;
     struct cairn_model m;
     struct cairn_st *st;
-    struct cairn_pass *pass;     /* packed, training */
+    struct cairn_pass *pass; /* packed, training */
     struct cairn_store grads;
 };
-
-static int failures;
-
-__attribute__((format(printf, 3, 4))) static void item(int ok, const char *name, const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    printf("%-4s %-72s ", ok ? "ok" : "FAIL", name);
-    vprintf(fmt, ap);
-    printf("\n");
-    va_end(ap);
-    failures += !ok;
-}
-
-/* ---- reading references ------------------------------------------------------------------------------------------ */
-
-static enum cairn_status read_f32(float **out, int64_t *n, struct cairn_st *st_file, const char *name, struct cairn_error *err)
-{
-    const struct cairn_st_tensor *t = cairn_st_find(st_file, name);
-    enum cairn_status st;
-
-    if (!t)
-        return cairn_fail(err, CAIRN_EDATA, "%s: no tensor %s", cairn_st_file(st_file, 0), name);
-    *out = malloc((size_t)t->count * sizeof **out + 1);
-    if (!*out)
-        return CAIRN_NOMEM(err);
-    *n = t->count;
-    st = cairn_st_read_as(st_file, t, 0, t->count, CAIRN_F32, *out, err);
-    if (st != CAIRN_OK) {
-        free(*out);
-        *out = NULL;
-    }
-    return st;
-}
-
-static enum cairn_status read_i32(int32_t **out, int64_t *n, struct cairn_st *st_file, const char *name, struct cairn_error *err)
-{
-    const struct cairn_st_tensor *t = cairn_st_find(st_file, name);
-
-    if (!t || t->dtype != CAIRN_I32)
-        return cairn_fail(err, CAIRN_EDATA, "%s: no int32 tensor %s", cairn_st_file(st_file, 0), name);
-    *out = malloc((size_t)t->bytes + 1);
-    if (!*out)
-        return CAIRN_NOMEM(err);
-    *n = t->count;
-    return cairn_st_read(st_file, t, 0, *out, (size_t)t->bytes, err);
-}
-
-static enum cairn_status open_st(struct cairn_st **out, const char *dir, const char *name, struct cairn_error *err)
-{
-    char *path = cairn_path_join(dir, name);
-    enum cairn_status st = path ? cairn_st_open(out, path, err) : CAIRN_NOMEM(err);
-
-    free(path);
-    return st;
-}
-
-static enum cairn_status read_sequences(struct reference *r, struct cairn_error *err)
-{
-    enum cairn_status st = CAIRN_OK;
-    float *adv = NULL, *old = NULL;
-    int32_t *id[MAX_SEQS] = {0};
-    int64_t n = 0, row = 0;
-    char name[64];
-
-    for (; r->nseq < MAX_SEQS; r->nseq++) {
-        snprintf(name, sizeof name, "ids.%d", r->nseq);
-        if (!cairn_st_find(r->st, name))
-            break;
-        TRY(read_i32(&id[r->nseq], &r->len[r->nseq], r->st, name, err));
-        r->rows += r->len[r->nseq];
-    }
-    if (!r->rows)
-        TRY(cairn_fail(err, CAIRN_EDATA, "%s: no sequences ids.0, ids.1, ...", cairn_st_file(r->st, 0)));
-    r->id = calloc((size_t)r->rows, sizeof *r->id);
-    r->pos = calloc((size_t)r->rows, sizeof *r->pos);
-    r->seq = calloc((size_t)r->rows, sizeof *r->seq);
-    r->target = calloc((size_t)r->rows, sizeof *r->target);
-    r->old = calloc((size_t)r->rows, sizeof *r->old);
-    r->adv = calloc((size_t)r->rows, sizeof *r->adv);
-    if (!r->id || !r->pos || !r->seq || !r->target || !r->old || !r->adv)
-        TRY(CAIRN_NOMEM(err));
-    TRY(read_f32(&adv, &n, r->st, "advantages", err));
-    if (n != r->nseq)
-        TRY(cairn_fail(err, CAIRN_EDATA, "%s: %lld advantages for %d sequences", cairn_st_file(r->st, 0), (long long)n, r->nseq));
-    for (int s = 0; s < r->nseq; s++) {
-        snprintf(name, sizeof name, "old_logprobs.%d", s);
-        TRY(read_f32(&old, &n, r->st, name, err));
-        if (n != r->len[s] - 1)
-            TRY(cairn_fail(err, CAIRN_EDATA, "%s: %s has %lld entries for %lld tokens", cairn_st_file(r->st, 0), name, (long long)n,
-                           (long long)r->len[s]));
-        r->start[s] = (int32_t)row;
-        for (int64_t i = 0; i < r->len[s]; i++, row++) {
-            int last = i + 1 == r->len[s];
-
-            r->id[row] = id[s][i];
-            r->pos[row] = (int32_t)i;
-            r->seq[row] = s;
-            r->target[row] = last ? -1 : id[s][i + 1];
-            r->old[row] = last ? 0 : old[i];
-            r->adv[row] = adv[s];
-            r->losses += !last;
-        }
-        free(old);
-        old = NULL;
-    }
-out:
-    for (int s = 0; s < MAX_SEQS; s++)
-        free(id[s]);
-    free(adv);
-    free(old);
-    return st;
-}
-
-static struct cairn_batch whole_batch(const struct reference *r)
-{
-    return (struct cairn_batch){.n = r->rows, .id = r->id, .pos = r->pos, .seq = r->seq, .nseq = r->nseq, .start = r->start};
-}
-
-/* ---- device values ----------------------------------------------------------------------------------------------- */
-
-struct value { /* a tensor with a buffer of its own */
-    struct cairn_buffer *buf;
-    struct cairn_tensor t;
-};
-
-static enum cairn_status value_make(struct value *v, struct cairn_compute *k, enum cairn_dtype type, int64_t n, const void *h,
-                                    struct cairn_error *err)
-{
-    size_t bytes = (size_t)n * cairn_dtype_size(type);
-    enum cairn_status st = CAIRN_OK;
-
-    TRY(cairn_buffer_create(k->dev, bytes + 1, &v->buf, err));
-    TRY(cairn_tensor_view(&v->t, v->buf, 0, type, 1, &n, err));
-    if (h)
-        TRY(cairn_tensor_set(&k->stream, &v->t, h, bytes, err));
-    else
-        TRY(cairn_tensor_zero(&k->stream, &v->t, err));
-out:
-    return st;
-}
-
-static enum cairn_status fetch(float **out, struct cairn_compute *k, const struct cairn_tensor *t, struct cairn_error *err)
-{
-    size_t n = (size_t)cairn_tensor_count(t) * sizeof **out;
-
-    *out = malloc(n + 1);
-    if (!*out)
-        return CAIRN_NOMEM(err);
-    return cairn_tensor_get(&k->stream, t, *out, n, err);
-}
-
-/* ---- comparing ---------------------------------------------------------------------------------------------------- */
-
-struct errors {
-    double max, largest, sum2; /* of |difference|; largest |reference| */
-    int64_t n;
-};
-
-static void differ(struct errors *e, float mine, float ref)
-{
-    double d = fabs((double)mine - (double)ref);
-
-    if (!(d <= e->max)) /* NaN stays */
-        e->max = d;
-    if (fabs((double)ref) > e->largest)
-        e->largest = fabs((double)ref);
-    e->sum2 += d * d;
-    e->n++;
-}
-
-static void gradient_item(const char *variant, const char *name, const struct errors *e)
-{
-    char label[256];
-
-    snprintf(label, sizeof label, "%s%s", variant, name);
-    item(e->max <= GRAD_TOL * e->largest, label, "max %.2e of %.2e (%.1e)", e->max, e->largest, e->largest > 0 ? e->max / e->largest : 0);
-}
-
-static void scalar_item(const char *variant, const char *name, double mine, double ref, double tol)
-{
-    char label[256];
-
-    snprintf(label, sizeof label, "%s%s", variant, name);
-    item(fabs(mine - ref) <= tol * fmax(1, fabs(ref)), label, "%.7g, reference %.7g, error %.2e", mine, ref, fabs(mine - ref));
-}
 
 static enum cairn_status check_logits(struct reference *r, struct variant *v, struct cairn_error *err)
 {
@@ -260,7 +42,8 @@ static enum cairn_status check_logits(struct reference *r, struct variant *v, st
         for (int64_t i = 0; i < n; i++)
             differ(&e, mine[r->start[s] * vocab + i], ref[i]);
         snprintf(name, sizeof name, "%slogits.%d", v->name, s);
-        item(e.max <= LOGIT_ABS && sqrt(e.sum2 / (double)e.n) <= LOGIT_RMS, name, "max %.2e rms %.2e", e.max, sqrt(e.sum2 / (double)e.n));
+        item(e.max <= LOGIT_ABS && sqrt(e.sum2 / (double)e.n) <= LOGIT_RMS, name, "max %.2e rms %.2e", e.max,
+             sqrt(e.sum2 / (double)e.n));
         free(ref);
         ref = NULL;
     }
@@ -281,8 +64,8 @@ static enum cairn_status grad_of(float **out, struct reference *r, const struct 
 }
 
 /* One reference gradient of the full model: a tensor of ours, or transformers' fused gate_up_proj of a layer's experts. */
-static enum cairn_status check_gradient(struct reference *r, struct variant *v, const struct cairn_st_tensor *t, struct cairn_st *file,
-                                        uint8_t *seen, struct cairn_error *err)
+static enum cairn_status check_gradient(struct reference *r, struct variant *v, const struct cairn_st_tensor *t,
+                                        struct cairn_st *file, uint8_t *seen, struct cairn_error *err)
 {
     static const char gate_up[] = "experts.gate_up_proj", down[] = "experts.down_proj";
     const struct cairn_param_table *table = &r->hf->table;
@@ -403,8 +186,16 @@ static enum cairn_status check_grpo(struct reference *r, struct variant *v, stru
     TRY(value_make(&dcur, &r->k, CAIRN_F32, r->rows, NULL, err));
     TRY(value_make(&stats, &r->k, CAIRN_F64, CAIRN_LS_COUNT, NULL, err));
     TRY(cairn_forward(v->pass, &b, r->target, 1, &scores, err));
-    loss = (struct cairn_policy_loss){.cur = scores.logprob, .old = old.t, .adv = adv.t, .weight = weight.t, .mask = mask.t,
-                                      .seq = seq.t, .dcur = dcur.t, .stats = stats.t, .clip_low = 0.2f, .clip_high = 0.28f};
+    loss = (struct cairn_policy_loss){.cur = scores.logprob,
+                                      .old = old.t,
+                                      .adv = adv.t,
+                                      .weight = weight.t,
+                                      .mask = mask.t,
+                                      .seq = seq.t,
+                                      .dcur = dcur.t,
+                                      .stats = stats.t,
+                                      .clip_low = 0.2f,
+                                      .clip_high = 0.28f};
     TRY(r->k.ops.policy_loss(&r->k.stream, &loss, err));
     TRY(cairn_tensor_get(&r->k.stream, &stats.t, sums, sizeof sums, err));
     TRY(read_f32(&ref, &n, v->st, "grpo_loss", err));
@@ -493,8 +284,8 @@ out:
     return st;
 }
 
-static enum cairn_status check_adapter_gradient(struct reference *r, struct variant *v, const struct cairn_st_tensor *t, uint8_t *seen,
-                                                struct cairn_error *err)
+static enum cairn_status check_adapter_gradient(struct reference *r, struct variant *v, const struct cairn_st_tensor *t,
+                                                uint8_t *seen, struct cairn_error *err)
 {
     static const char head[] = "grad:base_model.model.", tail_a[] = ".lora_A.default.weight", tail_b[] = ".lora_B.default.weight";
     int is_b = cairn_ends_with(t->name, tail_b);
@@ -597,7 +388,9 @@ static enum cairn_status decode_bits(struct reference *r, struct variant *v, str
     for (int64_t n = 1; n; turn++) {
         n = 0;
         for (int s = 0; s < r->nseq; s++) {
-            int64_t piece = turn ? how->piece ? how->piece : 1 + turn % 3 : how->prompt > 0 ? how->prompt : r->len[s] / (how->prompt ? 1 : 2);
+            int64_t piece = turn              ? how->piece ? how->piece : 1 + turn % 3
+                            : how->prompt > 0 ? how->prompt
+                                              : r->len[s] / (how->prompt ? 1 : 2);
 
             piece = piece < 1 ? 1 : piece;
             piece = piece < r->len[s] - at[s] ? piece : r->len[s] - at[s];
@@ -612,8 +405,9 @@ static enum cairn_status decode_bits(struct reference *r, struct variant *v, str
                 target[n] = r->target[row[n]];
             }
         }
-        TRY(cairn_forward_cached_scores(pass, cache, &(struct cairn_batch){.n = n, .id = id, .pos = pos, .seq = seq, .nseq = r->nseq}, target,
-                                        1, &scores, err));
+        TRY(cairn_forward_cached_scores(pass, cache,
+                                        &(struct cairn_batch){.n = n, .id = id, .pos = pos, .seq = seq, .nseq = r->nseq}, target, 1,
+                                        &scores, err));
         free(got);
         got = NULL;
         TRY(fetch(&got, &r->k, &scores.logprob, err));
@@ -632,8 +426,9 @@ out:
 static enum cairn_status check_bits(struct reference *r, struct variant *v, struct cairn_pass *pass, struct cairn_error *err)
 {
     static const struct split how[] = {
-        {"prompt of 1, then one by one", 1, 1, 16}, {"the whole as prompt", -1, 1, 16},  {"half as prompt, then one by one", 0, 1, 5},
-        {"pieces of 1, 2, 3", 3, 0, 8},             {"pieces of 17, page of 1", 17, 17, 1},
+        {"prompt of 1, then one by one", 1, 1, 16},   {"the whole as prompt", -1, 1, 16},
+        {"half as prompt, then one by one", 0, 1, 5}, {"pieces of 1, 2, 3", 3, 0, 8},
+        {"pieces of 17, page of 1", 17, 17, 1},
     };
     struct cairn_batch b = whole_batch(r);
     struct cairn_scores scores;
@@ -655,7 +450,8 @@ out:
 }
 
 /* GREEDY tokens after the whole of sequence s; then the trainer's log-probabilities of these must be the sampler's, bit for bit. */
-static enum cairn_status check_greedy(struct reference *r, struct variant *v, struct cairn_pass *pass, int s, struct cairn_error *err)
+static enum cairn_status check_greedy(struct reference *r, struct variant *v, struct cairn_pass *pass, int s,
+                                      struct cairn_error *err)
 {
     int64_t len = r->len[s], all = len + GREEDY, n;
     struct cairn_cache_opts o = {.slots = 1, .pages = (int)(all / 16 + 1), .page = 16, .max_length = all};
@@ -663,7 +459,8 @@ static enum cairn_status check_greedy(struct reference *r, struct variant *v, st
     struct cairn_scores scores;
     struct cairn_tensor logits;
     struct value token = {0}, logprob = {0}, zero = {0};
-    int32_t *id = calloc((size_t)all * 4, sizeof *id), *pos = id + all, *seq = pos + all, *target = seq + all, *ref = NULL, start = 0, want;
+    int32_t *id = calloc((size_t)all * 4, sizeof *id), *pos = id + all, *seq = pos + all, *target = seq + all, *ref = NULL,
+            start = 0, want;
     float *train = NULL, sampled[GREEDY];
     int fits, equal = 0, bits = 0;
     char name[128];
@@ -687,12 +484,14 @@ static enum cairn_status check_greedy(struct reference *r, struct variant *v, st
     }
     for (int64_t at = 0, i = 0; i < GREEDY; i++) {
         int64_t rows = len + i - at;
-        struct cairn_sample draw = {.token = token.t, .logprob = logprob.t, .greedy = 1, .inv_temperature = 1, .top_p = 1, .segments = 1};
+        struct cairn_sample draw = {
+            .token = token.t, .logprob = logprob.t, .greedy = 1, .inv_temperature = 1, .top_p = 1, .segments = 1};
 
         TRY(cairn_cache_extend(cache, 0, rows, &fits, err));
         want = (int32_t)rows - 1;
-        TRY(cairn_forward_cached(pass, cache, &(struct cairn_batch){.n = rows, .id = id + at, .pos = pos + at, .seq = seq, .nseq = 1}, &want,
-                                 1, &logits, err));
+        TRY(cairn_forward_cached(pass, cache,
+                                 &(struct cairn_batch){.n = rows, .id = id + at, .pos = pos + at, .seq = seq, .nseq = 1}, &want, 1,
+                                 &logits, err));
         draw.logits = logits;
         draw.prompt = draw.sample = draw.position = zero.t; /* not looked at when greedy */
         TRY(r->k.ops.sample(&r->k.stream, &draw, err));
@@ -703,8 +502,8 @@ static enum cairn_status check_greedy(struct reference *r, struct variant *v, st
         at = len + i;
     }
     item(equal == GREEDY, name, "%d of %d tokens equal", equal, GREEDY);
-    TRY(cairn_forward(v->pass, &(struct cairn_batch){.n = all, .id = id, .pos = pos, .seq = seq, .nseq = 1, .start = &start}, target, 1, &scores,
-                      err));
+    TRY(cairn_forward(v->pass, &(struct cairn_batch){.n = all, .id = id, .pos = pos, .seq = seq, .nseq = 1, .start = &start},
+                      target, 1, &scores, err));
     TRY(fetch(&train, &r->k, &scores.logprob, err));
     for (int i = 0; i < GREEDY; i++)
         bits += memcmp(&train[len + i - 1], &sampled[i], sizeof(float)) == 0;
@@ -795,7 +594,7 @@ static enum cairn_status check(struct reference *r, const struct cairn_compute_o
     TRY(open_st(&r->st, r->dir, "reference.safetensors", err));
     TRY(read_sequences(r, err));
     TRY(cairn_compute_open(&r->k, opts, err));
-    printf("# %s on %s\n", r->dir, r->k.numerics);
+    printf("# %s on %s: %s\n", r->dir, r->k.dev->name, r->k.numerics);
     TRY(cairn_store_create(&r->weights, &r->hf->table, r->k.dev, 0, err));
     TRY(cairn_hf_load(r->hf, &r->weights, &r->k, NULL, err));
     base.m = (struct cairn_model){.k = &r->k, .config = &r->hf->config, .weights = &r->weights, .segments = 1};
@@ -834,7 +633,8 @@ int main(int argc, char **argv)
             opts.backend = argv[++i];
         else if (!strncmp(argv[i], "--backend=", 10))
             opts.backend = argv[i] + 10;
-        else if (!strcmp(argv[i], "--threads") && i + 1 < argc && cairn_parse_i64(argv[i + 1], &threads) && threads > 0 && threads < 4096)
+        else if (!strcmp(argv[i], "--threads") && i + 1 < argc && cairn_parse_i64(argv[i + 1], &threads) && threads > 0 &&
+                 threads < 4096)
             opts.threads = (int)(i++, threads);
         else if (argv[i][0] != '-' && !r.dir)
             r.dir = argv[i];
@@ -847,7 +647,6 @@ int main(int argc, char **argv)
                         "  fixture_check tests/fixtures/models/glm52-tiny --backend guard\n");
         return CAIRN_EUSAGE;
     }
-    setvbuf(stdout, NULL, _IOLBF, 0);
     st = check(&r, &opts, &err);
     if (st != CAIRN_OK)
         fprintf(stderr, "fixture_check: %s\n", err.text);

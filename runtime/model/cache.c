@@ -13,18 +13,18 @@
 #include "model/carve.h"
 
 struct cairn_cache {
-    struct cairn_compute *k; /* borrowed */
+    struct cairn_compute *k;                  /* borrowed */
     int layers, slots, pages, page, per_slot; /* per_slot: P, pages a slot may hold */
     int64_t max_length;
     struct cairn_buffer *buf;
     struct cairn_tensor *latent, *index; /* one a layer; index absent (buf NULL) on shared layers */
     struct cairn_tensor tables;          /* i32 (slots, P) */
 
-    int *ref;        /* [pages] slots that hold it */
+    int *ref;               /* [pages] slots that hold it */
     int free_pages, lowest; /* no free page below `lowest` */
-    int32_t *table;  /* [slots][P], -1 beyond a slot's pages */
-    int64_t *length; /* [slots], -1: slot is free */
-    uint8_t *stale;  /* [slots] the device's copy of the row is old */
+    int32_t *table;         /* [slots][P], -1 beyond a slot's pages */
+    int64_t *length;        /* [slots], -1: slot is free */
+    uint8_t *stale;         /* [slots] the device's copy of the row is old */
 };
 
 static void carve(struct cairn_cache *c, struct cairn_carve *v, const struct cairn_model_config *cfg, enum cairn_dtype act)
@@ -48,8 +48,8 @@ enum cairn_status cairn_cache_create(struct cairn_cache **out, const struct cair
     int64_t per_slot;
 
     if (o->slots < 1 || o->pages < 1 || o->page < 1 || o->max_length < 1 || (int64_t)o->pages * o->page > INT32_MAX)
-        return cairn_fail(err, CAIRN_EBUG, "cache of %d slots, %d pages of %d positions, sequences of %lld", o->slots, o->pages, o->page,
-                          (long long)o->max_length);
+        return cairn_fail(err, CAIRN_EBUG, "cache of %d slots, %d pages of %d positions, sequences of %lld", o->slots, o->pages,
+                          o->page, (long long)o->max_length);
     per_slot = (o->max_length - 1) / o->page + 1;
     if (per_slot > o->pages)
         per_slot = o->pages;
@@ -210,8 +210,8 @@ enum cairn_status cairn_cache_extend(struct cairn_cache *c, int slot, int64_t n,
     enum cairn_status st = CAIRN_OK;
 
     if (!used(c, slot) || n < 0 || n > c->max_length - c->length[slot])
-        return cairn_fail(err, CAIRN_EBUG, "cache slot %d cannot grow by %lld positions (length %lld, at most %lld)", slot, (long long)n,
-                          used(c, slot) ? (long long)c->length[slot] : -1LL, (long long)c->max_length);
+        return cairn_fail(err, CAIRN_EBUG, "cache slot %d cannot grow by %lld positions (length %lld, at most %lld)", slot,
+                          (long long)n, used(c, slot) ? (long long)c->length[slot] : -1LL, (long long)c->max_length);
     *fits = 1;
     if (!n)
         return CAIRN_OK;

@@ -17,19 +17,18 @@ struct cairn_call {
     int segments;         /* V of numerics.segments, at least 1 */
     int64_t n;            /* rows of this call */
 
-    struct cairn_keys keys;       /* pos, seq, and start or pages; `rows` is filled in by the block that attends */
-    struct cairn_cache *cache;    /* where keys go and come from; NULL: packed, keys are the rows of this call */
-    struct cairn_tensor key_row;  /* i32 (n) row of the cache that holds the key of row n; absent when packed */
-    int rerun;                    /* 1: recomputation for the backward: index sets are there, the layer's output is not wanted */
+    struct cairn_keys keys;      /* pos, seq, and start or pages; `rows` is filled in by the block that attends */
+    struct cairn_cache *cache;   /* where keys go and come from; NULL: packed, keys are the rows of this call */
+    struct cairn_tensor key_row; /* i32 (n) row of the cache that holds the key of row n; absent when packed */
+    int rerun;                   /* 1: recomputation for the backward: index sets are there, the layer's output is not wanted */
 
-    struct cairn_tensor dt;            /* act, flat: scratch for the inner gradient of one LoRA (rows, rank) */
-    const struct cairn_store *grads;   /* += here; NULL: frozen */
+    struct cairn_tensor dt;          /* act, flat: scratch for the inner gradient of one LoRA (rows, rank) */
+    const struct cairn_store *grads; /* += here; NULL: frozen */
     const struct cairn_store *adapter_grads;
 };
 
 /* Runs op `name` of call c with the members given, for example OP(c, rmsnorm, .x = x, .y = y). Inside a function with TRY. */
-#define OP(call, name, ...) \
-    TRY((call)->k->ops.name(&(call)->k->stream, &(struct cairn_##name){__VA_ARGS__}, err))
+#define OP(call, name, ...) TRY((call)->k->ops.name(&(call)->k->stream, &(struct cairn_##name){__VA_ARGS__}, err))
 
 /* Where the gradient of parameter p goes; absent when it is frozen. */
 static inline struct cairn_tensor cairn_call_grad(const struct cairn_call *c, int p)
@@ -38,19 +37,27 @@ static inline struct cairn_tensor cairn_call_grad(const struct cairn_call *c, in
 }
 
 /* Another shape for the elements of a view: strides in elements, last one 1; `skip` elements behind the view's first. */
-static inline struct cairn_tensor cairn_view3(const struct cairn_tensor *t, int64_t skip, int64_t a, int64_t sa, int64_t b, int64_t sb,
-                                              int64_t d)
+static inline struct cairn_tensor cairn_view3(const struct cairn_tensor *t, int64_t skip, int64_t a, int64_t sa, int64_t b,
+                                              int64_t sb, int64_t d)
 {
-    struct cairn_tensor v = {.buf = t->buf, .offset = t->offset + (size_t)skip * cairn_dtype_size(t->dtype), .dtype = t->dtype,
-                             .ndim = 3, .dim = {a, b, d}, .stride = {sa, sb, 1}};
+    struct cairn_tensor v = {.buf = t->buf,
+                             .offset = t->offset + (size_t)skip * cairn_dtype_size(t->dtype),
+                             .dtype = t->dtype,
+                             .ndim = 3,
+                             .dim = {a, b, d},
+                             .stride = {sa, sb, 1}};
 
     return v;
 }
 
 static inline struct cairn_tensor cairn_view2(const struct cairn_tensor *t, int64_t skip, int64_t a, int64_t sa, int64_t d)
 {
-    struct cairn_tensor v = {.buf = t->buf, .offset = t->offset + (size_t)skip * cairn_dtype_size(t->dtype), .dtype = t->dtype,
-                             .ndim = 2, .dim = {a, d}, .stride = {sa, 1}};
+    struct cairn_tensor v = {.buf = t->buf,
+                             .offset = t->offset + (size_t)skip * cairn_dtype_size(t->dtype),
+                             .dtype = t->dtype,
+                             .ndim = 2,
+                             .dim = {a, d},
+                             .stride = {sa, 1}};
 
     return v;
 }

@@ -23,7 +23,8 @@ static enum cairn_status find(struct cairn_tensor *out, const struct cairn_model
     return CAIRN_OK;
 }
 
-enum cairn_status cairn_indexer_bind(struct cairn_indexer *l, const struct cairn_model *m, const char *prefix, struct cairn_error *err)
+enum cairn_status cairn_indexer_bind(struct cairn_indexer *l, const struct cairn_model *m, const char *prefix,
+                                     struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
 
@@ -45,9 +46,9 @@ void cairn_indexer_carve_work(struct cairn_carve *c, const struct cairn_model_co
     w->w = cairn_carve2(c, CAIRN_F32, n, cfg->index_heads);
 }
 
-enum cairn_status cairn_indexer_forward(const struct cairn_call *c, const struct cairn_indexer *l, int layer, const struct cairn_tensor *x,
-                                        const struct cairn_tensor *q_lat, const struct cairn_tensor *idx,
-                                        const struct cairn_indexer_work *w, struct cairn_error *err)
+enum cairn_status cairn_indexer_forward(const struct cairn_call *c, const struct cairn_indexer *l, int layer,
+                                        const struct cairn_tensor *x, const struct cairn_tensor *q_lat,
+                                        const struct cairn_tensor *idx, const struct cairn_indexer_work *w, struct cairn_error *err)
 {
     const struct cairn_model_config *cfg = c->c;
     int64_t n = c->n, heads = cfg->index_heads, dim = cfg->index_dim, rope = cfg->rope;

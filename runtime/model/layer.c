@@ -102,8 +102,8 @@ int64_t cairn_layer_dt(const struct cairn_layer *l, const struct cairn_model_con
 }
 
 enum cairn_status cairn_layer_forward(const struct cairn_call *c, const struct cairn_layer *l, const struct cairn_tensor *x,
-                                      const struct cairn_tensor *y, const struct cairn_tensor *idx, const struct cairn_layer_save *s,
-                                      const struct cairn_layer_work *w, struct cairn_error *err)
+                                      const struct cairn_tensor *y, const struct cairn_tensor *idx,
+                                      const struct cairn_layer_save *s, const struct cairn_layer_work *w, struct cairn_error *err)
 {
     const struct cairn_tensor *mid = s->mid.buf ? &s->mid : y;
     float eps = c->c->norm_eps;
@@ -125,8 +125,8 @@ out:
 }
 
 enum cairn_status cairn_layer_backward(const struct cairn_call *c, const struct cairn_layer *l, const struct cairn_tensor *x,
-                                       const struct cairn_tensor *dx, const struct cairn_tensor *idx, const struct cairn_layer_save *s,
-                                       const struct cairn_layer_work *w, struct cairn_error *err)
+                                       const struct cairn_tensor *dx, const struct cairn_tensor *idx,
+                                       const struct cairn_layer_save *s, const struct cairn_layer_work *w, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
 
@@ -137,7 +137,8 @@ enum cairn_status cairn_layer_backward(const struct cairn_call *c, const struct 
     OP(c, rmsnorm_bwd, .x = s->mid, .g = l->g2, .rstd = s->rstd2, .dy = w->dh, .dx = *dx, .dg = cairn_call_grad(c, l->norm2),
        .accumulate = 1);
     TRY(cairn_mla_backward(c, &l->mla, &s->h1, dx, &w->dh, idx, &s->mla, &w->mla, err));
-    OP(c, rmsnorm_bwd, .x = *x, .g = l->g1, .rstd = s->rstd1, .dy = w->dh, .dx = *dx, .dg = cairn_call_grad(c, l->norm1), .accumulate = 1);
+    OP(c, rmsnorm_bwd, .x = *x, .g = l->g1, .rstd = s->rstd1, .dy = w->dh, .dx = *dx, .dg = cairn_call_grad(c, l->norm1),
+       .accumulate = 1);
 out:
     return st;
 }

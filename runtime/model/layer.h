@@ -7,11 +7,11 @@
 
 struct cairn_layer {
     int index, dense;
-    int norm1, norm2;            /* parameter indexes of input_layernorm, post_attention_layernorm */
+    int norm1, norm2; /* parameter indexes of input_layernorm, post_attention_layernorm */
     struct cairn_tensor g1, g2;
     struct cairn_mla mla;
-    struct cairn_mlp mlp;        /* dense */
-    struct cairn_moe moe;        /* else */
+    struct cairn_mlp mlp; /* dense */
+    struct cairn_moe moe; /* else */
 };
 
 struct cairn_layer_save {
@@ -40,11 +40,11 @@ int64_t cairn_layer_dt(const struct cairn_layer *l, const struct cairn_model_con
 
 /* x, y (N, D): the residual stream before and after; y may be x. In a rerun y is left alone. */
 enum cairn_status cairn_layer_forward(const struct cairn_call *c, const struct cairn_layer *l, const struct cairn_tensor *x,
-                                      const struct cairn_tensor *y, const struct cairn_tensor *idx, const struct cairn_layer_save *s,
-                                      const struct cairn_layer_work *w, struct cairn_error *err);
+                                      const struct cairn_tensor *y, const struct cairn_tensor *idx,
+                                      const struct cairn_layer_save *s, const struct cairn_layer_work *w, struct cairn_error *err);
 /* dx (N, D): in, the gradient of y; out, of x. Spoils s. */
 enum cairn_status cairn_layer_backward(const struct cairn_call *c, const struct cairn_layer *l, const struct cairn_tensor *x,
-                                       const struct cairn_tensor *dx, const struct cairn_tensor *idx, const struct cairn_layer_save *s,
-                                       const struct cairn_layer_work *w, struct cairn_error *err);
+                                       const struct cairn_tensor *dx, const struct cairn_tensor *idx,
+                                       const struct cairn_layer_save *s, const struct cairn_layer_work *w, struct cairn_error *err);
 
 #endif

@@ -6,22 +6,29 @@
 #include "model/linear.h"
 
 static enum cairn_status product(const struct cairn_call *c, enum cairn_form form, const struct cairn_tensor *offsets,
-                                 const struct cairn_tensor *x, const struct cairn_tensor *w, const struct cairn_tensor *y, float alpha,
-                                 int accumulate, int segments, struct cairn_error *err)
+                                 const struct cairn_tensor *x, const struct cairn_tensor *w, const struct cairn_tensor *y,
+                                 float alpha, int accumulate, int segments, struct cairn_error *err)
 {
     if (offsets)
         return c->k->ops.matmul_grouped(&c->k->stream,
-                                        &(struct cairn_matmul_grouped){.form = form, .x = *x, .w = *w, .y = *y, .offsets = *offsets,
-                                                                       .alpha = alpha, .accumulate = accumulate, .segments = segments},
+                                        &(struct cairn_matmul_grouped){.form = form,
+                                                                       .x = *x,
+                                                                       .w = *w,
+                                                                       .y = *y,
+                                                                       .offsets = *offsets,
+                                                                       .alpha = alpha,
+                                                                       .accumulate = accumulate,
+                                                                       .segments = segments},
                                         err);
-    return c->k->ops.matmul(&c->k->stream,
-                            &(struct cairn_matmul){.form = form, .x = *x, .w = *w, .y = *y, .alpha = alpha, .accumulate = accumulate,
-                                                   .segments = segments},
-                            err);
+    return c->k->ops.matmul(
+        &c->k->stream,
+        &(struct cairn_matmul){
+            .form = form, .x = *x, .w = *w, .y = *y, .alpha = alpha, .accumulate = accumulate, .segments = segments},
+        err);
 }
 
-enum cairn_status cairn_linear_bind(struct cairn_linear *l, const struct cairn_model *m, const char *name, enum cairn_linear_cut cut,
-                                    struct cairn_error *err)
+enum cairn_status cairn_linear_bind(struct cairn_linear *l, const struct cairn_model *m, const char *name,
+                                    enum cairn_linear_cut cut, struct cairn_error *err)
 {
     int p = cairn_param_find(m->weights->table, name), i;
 
@@ -42,8 +49,8 @@ struct cairn_tensor cairn_linear_carve(struct cairn_carve *c, const struct cairn
 }
 
 static enum cairn_status forward(const struct cairn_call *c, const struct cairn_linear *l, const struct cairn_tensor *offsets,
-                                 const struct cairn_tensor *x, const struct cairn_tensor *y, int accumulate, const struct cairn_tensor *t,
-                                 int given, struct cairn_error *err)
+                                 const struct cairn_tensor *x, const struct cairn_tensor *y, int accumulate,
+                                 const struct cairn_tensor *t, int given, struct cairn_error *err)
 {
     int segments = l->cut == CAIRN_LINEAR_IN ? c->segments : 1;
     enum cairn_status st = CAIRN_OK;
@@ -65,9 +72,10 @@ enum cairn_status cairn_linear_forward(const struct cairn_call *c, const struct 
     return forward(c, l, offsets, x, y, accumulate, t, 0, err);
 }
 
-enum cairn_status cairn_linear_forward_after(const struct cairn_call *c, const struct cairn_linear *l, const struct cairn_tensor *offsets,
-                                             const struct cairn_tensor *x, const struct cairn_tensor *y, int accumulate,
-                                             const struct cairn_tensor *t, struct cairn_error *err)
+enum cairn_status cairn_linear_forward_after(const struct cairn_call *c, const struct cairn_linear *l,
+                                             const struct cairn_tensor *offsets, const struct cairn_tensor *x,
+                                             const struct cairn_tensor *y, int accumulate, const struct cairn_tensor *t,
+                                             struct cairn_error *err)
 {
     return forward(c, l, offsets, x, y, accumulate, t, 1, err);
 }
@@ -92,9 +100,10 @@ struct cairn_tensor cairn_linear_dt(const struct cairn_call *c, const struct cai
     return cairn_view2(&c->dt, 0, rows, l->lora->rank, l->lora->rank);
 }
 
-enum cairn_status cairn_linear_backward(const struct cairn_call *c, const struct cairn_linear *l, const struct cairn_tensor *offsets,
-                                        const struct cairn_tensor *x, const struct cairn_tensor *t, const struct cairn_tensor *dy,
-                                        const struct cairn_tensor *dx, int accumulate, struct cairn_error *err)
+enum cairn_status cairn_linear_backward(const struct cairn_call *c, const struct cairn_linear *l,
+                                        const struct cairn_tensor *offsets, const struct cairn_tensor *x,
+                                        const struct cairn_tensor *t, const struct cairn_tensor *dy, const struct cairn_tensor *dx,
+                                        int accumulate, struct cairn_error *err)
 {
     int segments = l->cut == CAIRN_LINEAR_OUT ? c->segments : 1;
     struct cairn_tensor dw = cairn_call_grad(c, l->param), da = cairn_linear_grad_a(c, l), db = cairn_linear_grad_b(c, l), dt;

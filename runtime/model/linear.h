@@ -19,7 +19,7 @@ enum cairn_linear_cut {
 };
 
 struct cairn_linear {
-    int param;                     /* index in the model's table; -1: not bound */
+    int param; /* index in the model's table; -1: not bound */
     struct cairn_tensor w;
     const struct cairn_lora *lora; /* or NULL */
     struct cairn_tensor a, b;      /* published A, B */
@@ -27,8 +27,8 @@ struct cairn_linear {
 };
 
 /* Finds `name` in the model. CAIRN_EBUG if the table lacks it. */
-enum cairn_status cairn_linear_bind(struct cairn_linear *l, const struct cairn_model *m, const char *name, enum cairn_linear_cut cut,
-                                    struct cairn_error *err);
+enum cairn_status cairn_linear_bind(struct cairn_linear *l, const struct cairn_model *m, const char *name,
+                                    enum cairn_linear_cut cut, struct cairn_error *err);
 
 /* t, the inner rows A x (rows, rank), is kept from forward to backward; absent without LoRA. */
 struct cairn_tensor cairn_linear_carve(struct cairn_carve *c, const struct cairn_linear *l, enum cairn_dtype act, int64_t rows);
@@ -38,15 +38,17 @@ enum cairn_status cairn_linear_forward(const struct cairn_call *c, const struct 
                                        const struct cairn_tensor *x, const struct cairn_tensor *y, int accumulate,
                                        const struct cairn_tensor *t, struct cairn_error *err);
 /* The same with t given: another layer with the same A was run on the same x. */
-enum cairn_status cairn_linear_forward_after(const struct cairn_call *c, const struct cairn_linear *l, const struct cairn_tensor *offsets,
-                                             const struct cairn_tensor *x, const struct cairn_tensor *y, int accumulate,
-                                             const struct cairn_tensor *t, struct cairn_error *err);
+enum cairn_status cairn_linear_forward_after(const struct cairn_call *c, const struct cairn_linear *l,
+                                             const struct cairn_tensor *offsets, const struct cairn_tensor *x,
+                                             const struct cairn_tensor *y, int accumulate, const struct cairn_tensor *t,
+                                             struct cairn_error *err);
 /* 1: both have a LoRA, with one A between them (PEFT's fused gate_up). */
 int cairn_linear_same_a(const struct cairn_linear *l, const struct cairn_linear *other);
 /* dx = W^T dy + gamma A^T B^T dy (accumulate: dx +=; NULL: not wanted); adds to the gradients of W, A, B where they are wanted. */
-enum cairn_status cairn_linear_backward(const struct cairn_call *c, const struct cairn_linear *l, const struct cairn_tensor *offsets,
-                                        const struct cairn_tensor *x, const struct cairn_tensor *t, const struct cairn_tensor *dy,
-                                        const struct cairn_tensor *dx, int accumulate, struct cairn_error *err);
+enum cairn_status cairn_linear_backward(const struct cairn_call *c, const struct cairn_linear *l,
+                                        const struct cairn_tensor *offsets, const struct cairn_tensor *x,
+                                        const struct cairn_tensor *t, const struct cairn_tensor *dy, const struct cairn_tensor *dx,
+                                        int accumulate, struct cairn_error *err);
 /* Where A's and B's gradients go; absent without adapter gradients. */
 struct cairn_tensor cairn_linear_grad_a(const struct cairn_call *c, const struct cairn_linear *l);
 struct cairn_tensor cairn_linear_grad_b(const struct cairn_call *c, const struct cairn_linear *l);

@@ -1,7 +1,7 @@
 /* mla.c - products around the attention op, forward and backward; see mla.h. Formulas: spec sections 5.2, 5.3, 16.
  *
- * Heads are a batch dimension of strided products: kv_b_proj (H * (nope + v), C) is, per head, W_UK (nope, C) above W_UV (v, C), and
- * its LoRA's B is cut the same way. Gradients of what all heads share (key rows, kv_b's A) are sums over heads, which a
+ * Heads are a batch dimension of strided products: kv_b_proj (H * (nope + v), C) is, per head, W_UK (nope, C) above W_UV (v, C),
+ * and its LoRA's B is cut the same way. Gradients of what all heads share (key rows, kv_b's A) are sums over heads, which a
  * tensor-parallel layout splits: with segments V > 1 they are made in V parts and added by the fixed tree.
  */
 #include "model/mla.h"
@@ -12,13 +12,15 @@
 /* ---- views by head --------------------------------------------------------------------------------------------- */
 
 /* Channels skip .. skip+width of each head: of rows (N, H * per_head), as a batch (H, N, width). */
-static struct cairn_tensor by_head(const struct cairn_tensor *t, int64_t n, int64_t heads, int64_t per_head, int64_t skip, int64_t width)
+static struct cairn_tensor by_head(const struct cairn_tensor *t, int64_t n, int64_t heads, int64_t per_head, int64_t skip,
+                                   int64_t width)
 {
     return cairn_view3(t, skip, heads, per_head, n, heads * per_head, width);
 }
 
 /* The same channels as (N, H, width). */
-static struct cairn_tensor by_row(const struct cairn_tensor *t, int64_t n, int64_t heads, int64_t per_head, int64_t skip, int64_t width)
+static struct cairn_tensor by_row(const struct cairn_tensor *t, int64_t n, int64_t heads, int64_t per_head, int64_t skip,
+                                  int64_t width)
 {
     return cairn_view3(t, skip, n, heads * per_head, heads, per_head, width);
 }
@@ -42,7 +44,8 @@ static enum cairn_status bind_linear(struct cairn_linear *l, const struct cairn_
     return cairn_linear_bind(l, m, name, cut, err);
 }
 
-enum cairn_status cairn_mla_bind(struct cairn_mla *l, const struct cairn_model *m, int layer, const char *prefix, struct cairn_error *err)
+enum cairn_status cairn_mla_bind(struct cairn_mla *l, const struct cairn_model *m, int layer, const char *prefix,
+                                 struct cairn_error *err)
 {
     struct cairn_linear norm;
     enum cairn_status st = CAIRN_OK;
@@ -68,8 +71,8 @@ out:
     return st;
 }
 
-void cairn_mla_carve_save(struct cairn_carve *c, const struct cairn_mla *l, const struct cairn_model_config *cfg, enum cairn_dtype act,
-                          int64_t n, struct cairn_mla_save *s)
+void cairn_mla_carve_save(struct cairn_carve *c, const struct cairn_mla *l, const struct cairn_model_config *cfg,
+                          enum cairn_dtype act, int64_t n, struct cairn_mla_save *s)
 {
     int64_t heads = cfg->heads, wide = cfg->kv_rank + cfg->rope;
 
@@ -92,8 +95,8 @@ void cairn_mla_carve_save(struct cairn_carve *c, const struct cairn_mla *l, cons
     s->t_v = cairn_linear_carve(c, &l->kv_b, act, n * heads);
 }
 
-void cairn_mla_carve_work(struct cairn_carve *c, const struct cairn_mla *l, const struct cairn_model_config *cfg, enum cairn_dtype act,
-                          int64_t n, int segments, int train, struct cairn_mla_work *w)
+void cairn_mla_carve_work(struct cairn_carve *c, const struct cairn_mla *l, const struct cairn_model_config *cfg,
+                          enum cairn_dtype act, int64_t n, int segments, int train, struct cairn_mla_work *w)
 {
     int64_t heads = cfg->heads, wide = cfg->kv_rank + cfg->rope;
     struct cairn_carve forward = *c;
@@ -125,13 +128,13 @@ void cairn_mla_carve_work(struct cairn_carve *c, const struct cairn_mla *l, cons
 /* ---- forward --------------------------------------------------------------------------------------------------- */
 
 /* y[h] (+)= alpha x[h] . w[h]^T or . w[h], one product a head. */
-static enum cairn_status heads_product(const struct cairn_call *c, enum cairn_form form, struct cairn_tensor x, struct cairn_tensor w,
-                                       struct cairn_tensor y, float alpha, int accumulate, struct cairn_error *err)
+static enum cairn_status heads_product(const struct cairn_call *c, enum cairn_form form, struct cairn_tensor x,
+                                       struct cairn_tensor w, struct cairn_tensor y, float alpha, int accumulate,
+                                       struct cairn_error *err)
 {
-    return c->k->ops.matmul(&c->k->stream,
-                            &(struct cairn_matmul){.form = form, .x = x, .w = w, .y = y, .alpha = alpha, .accumulate = accumulate,
-                                                   .segments = 1},
-                            err);
+    return c->k->ops.matmul(
+        &c->k->stream,
+        &(struct cairn_matmul){.form = form, .x = x, .w = w, .y = y, .alpha = alpha, .accumulate = accumulate, .segments = 1}, err);
 }
 
 enum cairn_status cairn_mla_forward(const struct cairn_call *c, const struct cairn_mla *l, const struct cairn_tensor *x,
@@ -172,15 +175,15 @@ enum cairn_status cairn_mla_forward(const struct cairn_call *c, const struct cai
         OP(c, matmul, .form = CAIRN_NN, .x = s->t_k, .w = l->kv_b.a, .y = cairn_view2(&s->qk, 0, n * heads, wide, latent),
            .alpha = lora->gamma, .accumulate = 1, .segments = 1);
     }
-    OP(c, rope, .x = by_row(&s->q, n, heads, per_q, nope, rope), .y = by_row(&s->qk, n, heads, wide, latent, rope), .pos = c->keys.pos,
-       .theta = cfg->rope_theta);
+    OP(c, rope, .x = by_row(&s->q, n, heads, per_q, nope, rope), .y = by_row(&s->qk, n, heads, wide, latent, rope),
+       .pos = c->keys.pos, .theta = cfg->rope_theta);
     OP(c, attention, .q = s->qk, .idx = *idx, .o = s->out, .lse = s->lse, .keys = keys, .scale = 1 / sqrtf((float)per_q));
     TRY(heads_product(c, CAIRN_NT, out, band(&l->kv_b.w, heads, per_kv, nope, v), o, 1, 0, err));
     if (lora) {
-        OP(c, matmul, .form = CAIRN_NT, .x = cairn_view2(&s->out, 0, n * heads, latent, latent), .w = l->kv_b.a, .y = s->t_v, .alpha = 1,
-           .segments = 1);
-        TRY(heads_product(c, CAIRN_NT, by_head(&s->t_v, n, heads, lora->rank, 0, lora->rank), band(&l->kv_b.b, heads, per_kv, nope, v), o,
-                          lora->gamma, 1, err));
+        OP(c, matmul, .form = CAIRN_NT, .x = cairn_view2(&s->out, 0, n * heads, latent, latent), .w = l->kv_b.a, .y = s->t_v,
+           .alpha = 1, .segments = 1);
+        TRY(heads_product(c, CAIRN_NT, by_head(&s->t_v, n, heads, lora->rank, 0, lora->rank),
+                          band(&l->kv_b.b, heads, per_kv, nope, v), o, lora->gamma, 1, err));
     }
     TRY(cairn_linear_forward(c, &l->o, NULL, &s->o, y, 1, &s->t_o, err));
 out:
@@ -202,9 +205,9 @@ out:
 }
 
 /* dA (rank, C) += alpha * sum over rows and heads of t (N * H, rank)^T x (N * H, C); xs is x as (H, N, C). */
-static enum cairn_status add_grad_a(const struct cairn_call *c, const struct cairn_tensor *da, float alpha, const struct cairn_tensor *t,
-                                    const struct cairn_tensor *x, const struct cairn_tensor *xs, const struct cairn_mla_work *w,
-                                    struct cairn_error *err)
+static enum cairn_status add_grad_a(const struct cairn_call *c, const struct cairn_tensor *da, float alpha,
+                                    const struct cairn_tensor *t, const struct cairn_tensor *x, const struct cairn_tensor *xs,
+                                    const struct cairn_mla_work *w, struct cairn_error *err)
 {
     int64_t heads = c->c->heads, per = heads / c->segments, rank = t->dim[1];
     struct cairn_tensor parts;
@@ -232,8 +235,10 @@ static enum cairn_status values_backward(const struct cairn_call *c, const struc
     const struct cairn_model_config *cfg = c->c;
     int64_t n = c->n, heads = cfg->heads, latent = cfg->kv_rank, v = cfg->v_dim, per_kv = cfg->nope + v;
     struct cairn_tensor d_o = by_head(&w->d_o, n, heads, v, 0, v), dout = by_head(&w->dout, n, heads, latent, 0, latent);
-    struct cairn_tensor out = by_head(&s->out, n, heads, latent, 0, latent), flat = cairn_view2(&s->out, 0, n * heads, latent, latent);
-    struct cairn_tensor dw = cairn_call_grad(c, l->kv_b.param), da = cairn_linear_grad_a(c, &l->kv_b), db = cairn_linear_grad_b(c, &l->kv_b);
+    struct cairn_tensor out = by_head(&s->out, n, heads, latent, 0, latent),
+                        flat = cairn_view2(&s->out, 0, n * heads, latent, latent);
+    struct cairn_tensor dw = cairn_call_grad(c, l->kv_b.param), da = cairn_linear_grad_a(c, &l->kv_b),
+                        db = cairn_linear_grad_b(c, &l->kv_b);
     const struct cairn_lora *lora = l->kv_b.lora;
     enum cairn_status st = CAIRN_OK;
 
@@ -250,8 +255,8 @@ static enum cairn_status values_backward(const struct cairn_call *c, const struc
                           by_head(&dt, n, heads, lora->rank, 0, lora->rank), lora->gamma, 0, err));
         if (da.buf)
             TRY(add_grad_a(c, &da, 1, &dt, &flat, &out, w, err));
-        OP(c, matmul, .form = CAIRN_NN, .x = dt, .w = l->kv_b.a, .y = cairn_view2(&w->dout, 0, n * heads, latent, latent), .alpha = 1,
-           .accumulate = 1, .segments = 1);
+        OP(c, matmul, .form = CAIRN_NN, .x = dt, .w = l->kv_b.a, .y = cairn_view2(&w->dout, 0, n * heads, latent, latent),
+           .alpha = 1, .accumulate = 1, .segments = 1);
     }
 out:
     return st;
@@ -265,8 +270,10 @@ static enum cairn_status queries_backward(const struct cairn_call *c, const stru
     int64_t n = c->n, heads = cfg->heads, latent = cfg->kv_rank, wide = latent + cfg->rope, nope = cfg->nope;
     int64_t per_q = nope + cfg->rope, per_kv = nope + cfg->v_dim;
     struct cairn_tensor q_nope = by_head(&s->q, n, heads, per_q, 0, nope), dq_nope = by_head(&w->dq, n, heads, per_q, 0, nope);
-    struct cairn_tensor dq_lat = by_head(&w->dqk, n, heads, wide, 0, latent), flat = cairn_view2(&w->dqk, 0, n * heads, wide, latent);
-    struct cairn_tensor dw = cairn_call_grad(c, l->kv_b.param), da = cairn_linear_grad_a(c, &l->kv_b), db = cairn_linear_grad_b(c, &l->kv_b);
+    struct cairn_tensor dq_lat = by_head(&w->dqk, n, heads, wide, 0, latent),
+                        flat = cairn_view2(&w->dqk, 0, n * heads, wide, latent);
+    struct cairn_tensor dw = cairn_call_grad(c, l->kv_b.param), da = cairn_linear_grad_a(c, &l->kv_b),
+                        db = cairn_linear_grad_b(c, &l->kv_b);
     const struct cairn_lora *lora = l->kv_b.lora;
     enum cairn_status st = CAIRN_OK;
 
@@ -288,8 +295,8 @@ out:
 }
 
 /* The attention op's backward: w->dqk, and w->dk (0), whose sum over heads runs in segments. */
-static enum cairn_status attention_backward(const struct cairn_call *c, const struct cairn_tensor *idx, const struct cairn_mla_save *s,
-                                            const struct cairn_mla_work *w, struct cairn_error *err)
+static enum cairn_status attention_backward(const struct cairn_call *c, const struct cairn_tensor *idx,
+                                            const struct cairn_mla_save *s, const struct cairn_mla_work *w, struct cairn_error *err)
 {
     int64_t heads = c->c->heads, per = heads / c->segments;
     float scale = 1 / sqrtf((float)(c->c->nope + c->c->rope));
@@ -330,7 +337,8 @@ enum cairn_status cairn_mla_backward(const struct cairn_call *c, const struct ca
     OP(c, rope, .x = by_row(&w->dqk, n, heads, wide, latent, rope), .y = by_row(&w->dq, n, heads, per_q, cfg->nope, rope),
        .pos = c->keys.pos, .theta = cfg->rope_theta, .inverse = 1);
     TRY(cairn_linear_backward(c, &l->q_b, NULL, &s->q_lat, &s->t_q_b, &w->dq, &w->dq_lat, 0, err));
-    OP(c, rmsnorm_bwd, .x = s->q_a, .g = l->q_g, .rstd = s->q_rstd, .dy = w->dq_lat, .dx = w->dq_a, .dg = cairn_call_grad(c, l->q_norm));
+    OP(c, rmsnorm_bwd, .x = s->q_a, .g = l->q_g, .rstd = s->q_rstd, .dy = w->dq_lat, .dx = w->dq_a,
+       .dg = cairn_call_grad(c, l->q_norm));
     TRY(cairn_linear_backward(c, &l->q_a, NULL, x, &s->t_q_a, &w->dq_a, dx, 0, err));
 
     if (c->act != CAIRN_F32) {

@@ -13,24 +13,24 @@
 struct cairn_mla {
     int layer;
     struct cairn_linear q_a, q_b, kv_a, kv_b, o;
-    int q_norm, kv_norm;               /* parameter indexes */
-    struct cairn_tensor q_g, kv_g;     /* the norms' weights */
-    int full;                          /* 1: runs its own indexer */
+    int q_norm, kv_norm;           /* parameter indexes */
+    struct cairn_tensor q_g, kv_g; /* the norms' weights */
+    int full;                      /* 1: runs its own indexer */
     struct cairn_indexer indexer;
 };
 
-struct cairn_mla_save {                /* forward to backward */
-    struct cairn_tensor q_a, q_lat, q_rstd; /* act (N, q_rank) before and after the norm; f32 (N) */
-    struct cairn_tensor q;                  /* act (N, H * (nope + R)); its rope channels are not rotated */
-    struct cairn_tensor kv, kv_rstd;        /* act (N, C + R) before norm and rotation; f32 (N) */
-    struct cairn_tensor rows;               /* act (N, C + R): keys [c | k_rope] of this call */
-    struct cairn_tensor qk;                 /* act (N, H, C + R): queries [q~ | q_rope] */
-    struct cairn_tensor out, lse;           /* act (N, H, C), f32 (N, H) */
-    struct cairn_tensor o;                  /* act (N, H * v) */
+struct cairn_mla_save {                                      /* forward to backward */
+    struct cairn_tensor q_a, q_lat, q_rstd;                  /* act (N, q_rank) before and after the norm; f32 (N) */
+    struct cairn_tensor q;                                   /* act (N, H * (nope + R)); its rope channels are not rotated */
+    struct cairn_tensor kv, kv_rstd;                         /* act (N, C + R) before norm and rotation; f32 (N) */
+    struct cairn_tensor rows;                                /* act (N, C + R): keys [c | k_rope] of this call */
+    struct cairn_tensor qk;                                  /* act (N, H, C + R): queries [q~ | q_rope] */
+    struct cairn_tensor out, lse;                            /* act (N, H, C), f32 (N, H) */
+    struct cairn_tensor o;                                   /* act (N, H * v) */
     struct cairn_tensor t_q_a, t_q_b, t_kv_a, t_o, t_k, t_v; /* LoRA's inner rows; t_k, t_v (N * H, rank) of kv_b */
 };
 
-struct cairn_mla_work {                /* scratch of one call */
+struct cairn_mla_work { /* scratch of one call */
     struct cairn_indexer_work indexer;
     struct cairn_tensor d_o, dout, dqk, dq, dq_lat, dq_a, dkv; /* act, shapes of what they are the gradients of */
     struct cairn_tensor dk;                                    /* f32 (V, N, C + R): one part a segment of heads */
@@ -40,11 +40,12 @@ struct cairn_mla_work {                /* scratch of one call */
 };
 
 /* prefix "model.layers.3.self_attn." */
-enum cairn_status cairn_mla_bind(struct cairn_mla *l, const struct cairn_model *m, int layer, const char *prefix, struct cairn_error *err);
-void cairn_mla_carve_save(struct cairn_carve *c, const struct cairn_mla *l, const struct cairn_model_config *cfg, enum cairn_dtype act,
-                          int64_t n, struct cairn_mla_save *s);
-void cairn_mla_carve_work(struct cairn_carve *c, const struct cairn_mla *l, const struct cairn_model_config *cfg, enum cairn_dtype act,
-                          int64_t n, int segments, int train, struct cairn_mla_work *w);
+enum cairn_status cairn_mla_bind(struct cairn_mla *l, const struct cairn_model *m, int layer, const char *prefix,
+                                 struct cairn_error *err);
+void cairn_mla_carve_save(struct cairn_carve *c, const struct cairn_mla *l, const struct cairn_model_config *cfg,
+                          enum cairn_dtype act, int64_t n, struct cairn_mla_save *s);
+void cairn_mla_carve_work(struct cairn_carve *c, const struct cairn_mla *l, const struct cairn_model_config *cfg,
+                          enum cairn_dtype act, int64_t n, int segments, int train, struct cairn_mla_work *w);
 
 /* x (N, D) normalised, y (N, D) +=. idx i32 (N, T): written by a full layer (unless this is a rerun), read by a shared one. */
 enum cairn_status cairn_mla_forward(const struct cairn_call *c, const struct cairn_mla *l, const struct cairn_tensor *x,

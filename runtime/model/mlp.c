@@ -18,7 +18,8 @@ out:
     return st;
 }
 
-void cairn_mlp_carve_save(struct cairn_carve *c, const struct cairn_mlp *l, enum cairn_dtype act, int64_t n, struct cairn_mlp_save *s)
+void cairn_mlp_carve_save(struct cairn_carve *c, const struct cairn_mlp *l, enum cairn_dtype act, int64_t n,
+                          struct cairn_mlp_save *s)
 {
     int64_t f = l->gate.w.dim[0];
 

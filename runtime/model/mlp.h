@@ -8,18 +8,19 @@ struct cairn_mlp {
     struct cairn_linear gate, up, down;
 };
 
-struct cairn_mlp_save { /* forward to backward */
+struct cairn_mlp_save {                       /* forward to backward */
     struct cairn_tensor a, u;                 /* act (N, F) */
     struct cairn_tensor t_gate, t_up, t_down; /* LoRA's inner rows */
 };
 
-struct cairn_mlp_work { /* scratch of one call */
+struct cairn_mlp_work {        /* scratch of one call */
     struct cairn_tensor h, dh; /* act (N, F) */
 };
 
 /* prefix "model.layers.3.mlp." : gate_proj, up_proj, down_proj below it. */
 enum cairn_status cairn_mlp_bind(struct cairn_mlp *l, const struct cairn_model *m, const char *prefix, struct cairn_error *err);
-void cairn_mlp_carve_save(struct cairn_carve *c, const struct cairn_mlp *l, enum cairn_dtype act, int64_t n, struct cairn_mlp_save *s);
+void cairn_mlp_carve_save(struct cairn_carve *c, const struct cairn_mlp *l, enum cairn_dtype act, int64_t n,
+                          struct cairn_mlp_save *s);
 void cairn_mlp_carve_work(struct cairn_carve *c, const struct cairn_mlp *l, enum cairn_dtype act, int64_t n, int train,
                           struct cairn_mlp_work *w);
 

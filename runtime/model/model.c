@@ -17,30 +17,30 @@
 struct cairn_pass {
     struct cairn_model m;
     struct cairn_pass_opts o;
-    struct cairn_layer *layer;      /* [layers] */
-    int embed, norm, head;          /* parameter indexes */
-    int lowest;                     /* first layer with an adapted matrix (layers: none) */
-    int *index_of;                  /* [layers] which index set a layer uses */
-    int sets;                       /* index sets */
-    int64_t topk;                   /* width of an index set */
+    struct cairn_layer *layer; /* [layers] */
+    int embed, norm, head;     /* parameter indexes */
+    int lowest;                /* first layer with an adapted matrix (layers: none) */
+    int *index_of;             /* [layers] which index set a layer uses */
+    int sets;                  /* index sets */
+    int64_t topk;              /* width of an index set */
 
     struct cairn_buffer *buf;
-    struct cairn_buffer *logits_buf; /* NULL until wanted */
-    int64_t carved;                  /* rows of the present views, -1 none */
-    struct cairn_tensor id, pos, seq, start, target, key_row, want;  /* i32 */
-    struct cairn_tensor *x;          /* [layers + 1] act (N, D): residual stream before each layer and after the last */
-    struct cairn_tensor *idx;        /* [sets] i32 (N, T) */
-    struct cairn_tensor z, rstd;     /* act (N, D), f32 (N): final norm */
-    struct cairn_tensor dz, dx;      /* act (N, D) */
-    struct cairn_tensor dt;          /* act, flat */
+    struct cairn_buffer *logits_buf;                                /* NULL until wanted */
+    int64_t carved;                                                 /* rows of the present views, -1 none */
+    struct cairn_tensor id, pos, seq, start, target, key_row, want; /* i32 */
+    struct cairn_tensor *x;      /* [layers + 1] act (N, D): residual stream before each layer and after the last */
+    struct cairn_tensor *idx;    /* [sets] i32 (N, T) */
+    struct cairn_tensor z, rstd; /* act (N, D), f32 (N): final norm */
+    struct cairn_tensor dz, dx;  /* act (N, D) */
+    struct cairn_tensor dt;      /* act, flat */
     struct cairn_scores scores;
-    struct cairn_layer_save *save;   /* [layers] */
-    struct cairn_layer_work *work;   /* [layers] */
+    struct cairn_layer_save *save; /* [layers] */
+    struct cairn_layer_work *work; /* [layers] */
 
-    struct cairn_call call;          /* of the forward just run */
-    int ready;                       /* 1: a training forward was run, its backward was not */
+    struct cairn_call call; /* of the forward just run */
+    int ready;              /* 1: a training forward was run, its backward was not */
     float inv_temperature;
-    int32_t *h_row;                  /* [max_rows] host scratch */
+    int32_t *h_row; /* [max_rows] host scratch */
 };
 
 /* ---- memory ----------------------------------------------------------------------------------------------------- */
@@ -254,7 +254,8 @@ size_t cairn_pass_bytes(const struct cairn_pass *p)
 
 /* ---- one call --------------------------------------------------------------------------------------------------- */
 
-static enum cairn_status set_i32(struct cairn_pass *p, const struct cairn_tensor *t, const int32_t *h, int64_t n, struct cairn_error *err)
+static enum cairn_status set_i32(struct cairn_pass *p, const struct cairn_tensor *t, const int32_t *h, int64_t n,
+                                 struct cairn_error *err)
 {
     struct cairn_tensor view = cairn_tensor_slice(t, 0, 0, n);
 
@@ -303,8 +304,13 @@ static enum cairn_status begin(struct cairn_pass *p, const struct cairn_batch *b
     TRY(set_i32(p, &p->id, b->id, b->n, err));
     TRY(set_i32(p, &p->pos, b->pos, b->n, err));
     TRY(set_i32(p, &p->seq, b->seq, b->n, err));
-    p->call = (struct cairn_call){.k = p->m.k, .c = p->m.config, .act = p->m.k->backend->act, .segments = p->m.segments, .n = b->n,
-                                  .dt = p->dt, .keys = {.pos = p->pos, .seq = p->seq}};
+    p->call = (struct cairn_call){.k = p->m.k,
+                                  .c = p->m.config,
+                                  .act = p->m.k->backend->act,
+                                  .segments = p->m.segments,
+                                  .n = b->n,
+                                  .dt = p->dt,
+                                  .keys = {.pos = p->pos, .seq = p->seq}};
     OP(&p->call, rows, .src = p->m.weights->tensor[p->embed], .src_index = p->id, .dst = p->x[0]);
 out:
     return st;
@@ -315,7 +321,8 @@ static enum cairn_status layers(struct cairn_pass *p, struct cairn_error *err)
     enum cairn_status st = CAIRN_OK;
 
     for (int i = 0; i < p->m.config->layers; i++)
-        TRY(cairn_layer_forward(&p->call, &p->layer[i], &p->x[i], &p->x[i + 1], &p->idx[p->index_of[i]], &p->save[i], &p->work[i], err));
+        TRY(cairn_layer_forward(&p->call, &p->layer[i], &p->x[i], &p->x[i + 1], &p->idx[p->index_of[i]], &p->save[i], &p->work[i],
+                                err));
 out:
     return st;
 }
@@ -368,7 +375,8 @@ out:
     return st;
 }
 
-enum cairn_status cairn_forward_logits(struct cairn_pass *p, const struct cairn_batch *b, struct cairn_tensor *logits, struct cairn_error *err)
+enum cairn_status cairn_forward_logits(struct cairn_pass *p, const struct cairn_batch *b, struct cairn_tensor *logits,
+                                       struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
 
@@ -382,7 +390,8 @@ out:
 }
 
 /* Rows through all layers with keys in the cache. */
-static enum cairn_status cached(struct cairn_pass *p, struct cairn_cache *cache, const struct cairn_batch *b, struct cairn_error *err)
+static enum cairn_status cached(struct cairn_pass *p, struct cairn_cache *cache, const struct cairn_batch *b,
+                                struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
 
@@ -392,7 +401,8 @@ static enum cairn_status cached(struct cairn_pass *p, struct cairn_cache *cache,
         int64_t row = cairn_cache_row(cache, b->seq[i], b->pos[i]);
 
         if (row < 0)
-            return cairn_fail(err, CAIRN_EBUG, "row %lld: position %d of cache slot %d is not reserved", (long long)i, b->pos[i], b->seq[i]);
+            return cairn_fail(err, CAIRN_EBUG, "row %lld: position %d of cache slot %d is not reserved", (long long)i, b->pos[i],
+                              b->seq[i]);
         p->h_row[i] = (int32_t)row;
     }
     TRY(begin(p, b, err));
@@ -405,8 +415,8 @@ out:
     return st;
 }
 
-enum cairn_status cairn_forward_cached(struct cairn_pass *p, struct cairn_cache *cache, const struct cairn_batch *b, const int32_t *want,
-                                       int nwant, struct cairn_tensor *logits, struct cairn_error *err)
+enum cairn_status cairn_forward_cached(struct cairn_pass *p, struct cairn_cache *cache, const struct cairn_batch *b,
+                                       const int32_t *want, int nwant, struct cairn_tensor *logits, struct cairn_error *err)
 {
     struct cairn_tensor index, x, z, rstd;
     enum cairn_status st = CAIRN_OK;
@@ -431,7 +441,8 @@ out:
 }
 
 enum cairn_status cairn_forward_cached_scores(struct cairn_pass *p, struct cairn_cache *cache, const struct cairn_batch *b,
-                                              const int32_t *target, float temperature, struct cairn_scores *out, struct cairn_error *err)
+                                              const int32_t *target, float temperature, struct cairn_scores *out,
+                                              struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
 
@@ -462,8 +473,8 @@ enum cairn_status cairn_backward(struct cairn_pass *p, const struct cairn_tensor
     c->grads = grads;
     c->adapter_grads = adapter_grads;
     OP(c, logprob_bwd, .z = p->z, .w = p->m.weights->tensor[p->head], .target = p->target, .lse = p->scores.lse,
-       .entropy = p->scores.entropy, .dlogprob = *dlogprob, .dentropy = dentropy ? *dentropy : (struct cairn_tensor){0}, .dz = p->dz,
-       .dw = cairn_call_grad(c, p->head), .inv_temperature = p->inv_temperature, .segments = p->m.segments);
+       .entropy = p->scores.entropy, .dlogprob = *dlogprob, .dentropy = dentropy ? *dentropy : (struct cairn_tensor){0},
+       .dz = p->dz, .dw = cairn_call_grad(c, p->head), .inv_temperature = p->inv_temperature, .segments = p->m.segments);
     OP(c, rmsnorm_bwd, .x = p->x[last], .g = p->m.weights->tensor[p->norm], .rstd = p->rstd, .dy = p->dz, .dx = p->dx,
        .dg = cairn_call_grad(c, p->norm));
     for (int i = last - 1; i >= bottom; i--) {

@@ -35,8 +35,8 @@ out:
     return st;
 }
 
-void cairn_moe_carve_save(struct cairn_carve *c, const struct cairn_moe *l, const struct cairn_model_config *cfg, enum cairn_dtype act,
-                          int64_t n, struct cairn_moe_save *s)
+void cairn_moe_carve_save(struct cairn_carve *c, const struct cairn_moe *l, const struct cairn_model_config *cfg,
+                          enum cairn_dtype act, int64_t n, struct cairn_moe_save *s)
 {
     int64_t k = cfg->experts_per_token, m = n * k;
 
@@ -56,8 +56,8 @@ void cairn_moe_carve_save(struct cairn_carve *c, const struct cairn_moe *l, cons
         cairn_mlp_carve_save(c, &l->shared, act, n, &s->shared);
 }
 
-void cairn_moe_carve_work(struct cairn_carve *c, const struct cairn_moe *l, const struct cairn_model_config *cfg, enum cairn_dtype act,
-                          int64_t n, int train, struct cairn_moe_work *w)
+void cairn_moe_carve_work(struct cairn_carve *c, const struct cairn_moe *l, const struct cairn_model_config *cfg,
+                          enum cairn_dtype act, int64_t n, int train, struct cairn_moe_work *w)
 {
     int64_t m = n * cfg->experts_per_token;
 

@@ -10,9 +10,9 @@
 #include "model/mlp.h"
 
 struct cairn_moe {
-    int router;                          /* parameter index of the router's weight */
-    struct cairn_tensor router_w, bias;  /* (E, D); f32 (E) */
-    struct cairn_linear gate, up, down;  /* (E, F, D), (E, F, D), (E, D, F) */
+    int router;                         /* parameter index of the router's weight */
+    struct cairn_tensor router_w, bias; /* (E, D); f32 (E) */
+    struct cairn_linear gate, up, down; /* (E, F, D), (E, F, D), (E, D, F) */
     int shared_experts;
     struct cairn_mlp shared;
 };
@@ -36,10 +36,10 @@ struct cairn_moe_work {
 
 /* prefix "model.layers.3.mlp." */
 enum cairn_status cairn_moe_bind(struct cairn_moe *l, const struct cairn_model *m, const char *prefix, struct cairn_error *err);
-void cairn_moe_carve_save(struct cairn_carve *c, const struct cairn_moe *l, const struct cairn_model_config *cfg, enum cairn_dtype act,
-                          int64_t n, struct cairn_moe_save *s);
-void cairn_moe_carve_work(struct cairn_carve *c, const struct cairn_moe *l, const struct cairn_model_config *cfg, enum cairn_dtype act,
-                          int64_t n, int train, struct cairn_moe_work *w);
+void cairn_moe_carve_save(struct cairn_carve *c, const struct cairn_moe *l, const struct cairn_model_config *cfg,
+                          enum cairn_dtype act, int64_t n, struct cairn_moe_save *s);
+void cairn_moe_carve_work(struct cairn_carve *c, const struct cairn_moe *l, const struct cairn_model_config *cfg,
+                          enum cairn_dtype act, int64_t n, int train, struct cairn_moe_work *w);
 
 /* x (N, D) normalised, y (N, D) +=. In a rerun y is left alone. */
 enum cairn_status cairn_moe_forward(const struct cairn_call *c, const struct cairn_moe *l, const struct cairn_tensor *x,

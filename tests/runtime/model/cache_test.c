@@ -30,30 +30,30 @@ static void test_pages(void **state)
     assert_int_equal(cairn_cache_pages_for(c, 0), 0);
     assert_int_equal(cairn_cache_pages_for(c, 5), 1);
     assert_int_equal(cairn_cache_pages_for(c, 6), 2);
-    assert_int_equal(extend(c, a, 6), 1);             /* pages 0, 1 */
-    assert_int_equal(extend(c, b, 1), 1);             /* page 2 */
+    assert_int_equal(extend(c, a, 6), 1); /* pages 0, 1 */
+    assert_int_equal(extend(c, b, 1), 1); /* page 2 */
     assert_int_equal(cairn_cache_row(c, a, 0), 0);
     assert_int_equal(cairn_cache_row(c, a, 5), 5);
     assert_int_equal(cairn_cache_row(c, b, 0), 10);
-    assert_int_equal(cairn_cache_row(c, b, 1), -1);   /* not reserved */
-    assert_int_equal(cairn_cache_row(c, 2, 0), -1);   /* not in use */
+    assert_int_equal(cairn_cache_row(c, b, 1), -1); /* not reserved */
+    assert_int_equal(cairn_cache_row(c, 2, 0), -1); /* not in use */
     assert_int_equal(cairn_cache_length(c, a), 6);
-    assert_int_equal(extend(c, a, 14), 0);            /* two more pages, one is free: nothing changes */
+    assert_int_equal(extend(c, a, 14), 0); /* two more pages, one is free: nothing changes */
     assert_int_equal(cairn_cache_length(c, a), 6);
     assert_int_equal(cairn_cache_free_pages(c), 1);
-    assert_int_equal(extend(c, a, 9), 1);             /* page 3 */
+    assert_int_equal(extend(c, a, 9), 1); /* page 3 */
     assert_int_equal(cairn_cache_row(c, a, 10), 15);
     assert_int_equal(cairn_cache_free_pages(c), 0);
-    assert_int_equal(extend(c, b, 4), 1);             /* inside its page */
+    assert_int_equal(extend(c, b, 4), 1); /* inside its page */
     assert_int_equal(extend(c, b, 1), 0);
     cairn_cache_free(c, a);
     assert_int_equal(cairn_cache_free_pages(c), 3);
-    assert_int_equal(extend(c, b, 1), 1);             /* the lowest free page is 0 again */
+    assert_int_equal(extend(c, b, 1), 1); /* the lowest free page is 0 again */
     assert_int_equal(cairn_cache_row(c, b, 5), 0);
     assert_int_equal(cairn_cache_slot(c), 0);
     assert_int_equal(cairn_cache_slot(c), 2);
     assert_int_equal(cairn_cache_slot(c), -1);
-    assert_int_equal(cairn_cache_fork(c, b), -1);     /* no slot left */
+    assert_int_equal(cairn_cache_fork(c, b), -1); /* no slot left */
     cairn_cache_reset(c);
     assert_int_equal(cairn_cache_free_pages(c), 4);
     assert_int_equal(cairn_cache_slot(c), 0);
@@ -67,7 +67,8 @@ static void test_limits(void **state)
         int slot;
         int64_t n;
         const char *why;
-    } bad[] = {{0, 21, "beyond max_length"}, {0, -1, "negative"}, {1, 1, "slot not in use"}, {-1, 1, "no slot"}, {9, 1, "no such slot"}};
+    } bad[] = {
+        {0, 21, "beyond max_length"}, {0, -1, "negative"}, {1, 1, "slot not in use"}, {-1, 1, "no slot"}, {9, 1, "no such slot"}};
     struct tiny t;
     struct cairn_cache *c = make(&t, *state, 2, 100, 3, 20);
     struct cairn_error e;
@@ -150,10 +151,11 @@ static void test_fork(void **state)
     assert_int_equal(cairn_cache_row(c, b, 4), 8);
     write_row(&t, c, cairn_cache_row(c, b, 6), 206);
     for (int64_t p = 0; p < 6; p++) /* the copy has what was there, and the original is untouched */
-        assert_true(row_is(&t, c, cairn_cache_row(c, b, p), 100 + (float)p) && row_is(&t, c, cairn_cache_row(c, a, p), 100 + (float)p));
-    assert_int_equal(extend(c, a, 1), 1);           /* still shared with d: page 3 */
+        assert_true(row_is(&t, c, cairn_cache_row(c, b, p), 100 + (float)p) &&
+                    row_is(&t, c, cairn_cache_row(c, a, p), 100 + (float)p));
+    assert_int_equal(extend(c, a, 1), 1); /* still shared with d: page 3 */
     assert_int_equal(cairn_cache_row(c, a, 4), 12);
-    assert_int_equal(extend(c, d, 1), 1);           /* the last holder writes in place */
+    assert_int_equal(extend(c, d, 1), 1); /* the last holder writes in place */
     assert_int_equal(cairn_cache_row(c, d, 6), 6);
     assert_int_equal(cairn_cache_free_pages(c), 4);
     write_row(&t, c, cairn_cache_row(c, d, 6), 306);

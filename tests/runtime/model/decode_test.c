@@ -1,6 +1,6 @@
-/* decode_test.c - the trainer and the sampler are one policy: a token's log-probability has the same bits from the packed forward and
- * through the paged cache, whatever the batch mix, packing, prompt split, page size, forks, threads; before and after the adapter
- * changes. 10^5 tokens and more, drawn at random (Philox, so the same every time).
+/* decode_test.c - the trainer and the sampler are one policy: a token's log-probability has the same bits from the packed forward
+ * and through the paged cache, whatever the batch mix, packing, prompt split, page size, forks, threads; before and after the
+ * adapter changes. 10^5 tokens and more, drawn at random (Philox, so the same every time).
  */
 #include "tiny.h"
 
@@ -9,11 +9,11 @@
 
 struct sequence {
     int32_t id[MAX_LEN];
-    int64_t len, at;     /* at: next position to run through the cache */
-    int64_t written;     /* positions whose keys are there: those of earlier calls */
-    int slot, group;     /* sequences of one group share their first `shared` tokens */
+    int64_t len, at; /* at: next position to run through the cache */
+    int64_t written; /* positions whose keys are there: those of earlier calls */
+    int slot, group; /* sequences of one group share their first `shared` tokens */
     int64_t shared;
-    float *packed;       /* [len] log-probabilities of the packed forward, row i: of token i + 1 */
+    float *packed; /* [len] log-probabilities of the packed forward, row i: of token i + 1 */
 };
 
 struct world {
@@ -21,7 +21,7 @@ struct world {
     struct cairn_pass *train, *sample;
     struct sequence s[MAX_SEQ];
     int n;
-    int64_t rows;        /* of the sampler's pass; few on the guard, which pays for each page at each op */
+    int64_t rows; /* of the sampler's pass; few on the guard, which pays for each page at each op */
     uint64_t rng;
     int64_t tokens, unequal;
 };
@@ -145,8 +145,9 @@ static void run_cached(struct world *w, struct cairn_cache *cache, int max_piece
             }
             left -= s->at == s->len;
         }
-        OK(cairn_forward_cached_scores(w->sample, cache, &(struct cairn_batch){.n = n, .id = id, .pos = pos, .seq = seq, .nseq = w->n},
-                                       target, 0.8f, &scores, err));
+        OK(cairn_forward_cached_scores(w->sample, cache,
+                                       &(struct cairn_batch){.n = n, .id = id, .pos = pos, .seq = seq, .nseq = w->n}, target, 0.8f,
+                                       &scores, err));
         h = tiny_get(&w->t.k, &scores.logprob);
         for (int64_t i = 0; i < n; i++)
             w->unequal += memcmp(&h[i], &row[i].s->packed[row[i].at], sizeof(float)) != 0;
@@ -197,7 +198,8 @@ static void rounds(struct world *w, int64_t tokens, int change_adapter)
 
     for (int64_t until = w->tokens + tokens; w->tokens < until; round++) {
         int page = pages[tiny_draw(&w->rng, 5)];
-        struct cairn_cache_opts o = {.slots = MAX_SEQ, .pages = (int)(MAX_SEQ * (MAX_LEN / page + 2)), .page = page, .max_length = MAX_LEN};
+        struct cairn_cache_opts o = {
+            .slots = MAX_SEQ, .pages = (int)(MAX_SEQ * (MAX_LEN / page + 2)), .page = page, .max_length = MAX_LEN};
 
         if (round % 4 == 0) {
             cairn_cache_destroy(cache);
@@ -267,9 +269,18 @@ static void test_sampled(void **state)
     OK(cairn_tensor_set(&w.t.k.stream, &prompt, want, sizeof want, err));
     OK(cairn_tensor_zero(&w.t.k.stream, &sample, err));
     for (int p = 0; p + 1 < MAX_LEN; p++) {
-        struct cairn_sample draw = {.prompt = prompt, .sample = sample, .position = position, .token = token, .logprob = logprob, .seed = 3,
-                                    .step = 1, .inv_temperature = 1 / 0.8f, .top_p = p % 3 == 1 ? 0.9f : 1, .top_k = p % 3 == 2 ? 5 : 0,
-                                    .greedy = p % 5 == 0, .segments = 1};
+        struct cairn_sample draw = {.prompt = prompt,
+                                    .sample = sample,
+                                    .position = position,
+                                    .token = token,
+                                    .logprob = logprob,
+                                    .seed = 3,
+                                    .step = 1,
+                                    .inv_temperature = 1 / 0.8f,
+                                    .top_p = p % 3 == 1 ? 0.9f : 1,
+                                    .top_k = p % 3 == 2 ? 5 : 0,
+                                    .greedy = p % 5 == 0,
+                                    .segments = 1};
 
         for (int i = 0; i < MAX_SEQ; i++) {
             id[i] = w.s[i].id[p];
@@ -277,7 +288,8 @@ static void test_sampled(void **state)
             seq[i] = w.s[i].slot;
             OK(cairn_cache_extend(cache, w.s[i].slot, 1, &fits, err));
         }
-        OK(cairn_forward_cached(w.sample, cache, &(struct cairn_batch){.n = MAX_SEQ, .id = id, .pos = pos, .seq = seq, .nseq = MAX_SEQ}, want,
+        OK(cairn_forward_cached(w.sample, cache,
+                                &(struct cairn_batch){.n = MAX_SEQ, .id = id, .pos = pos, .seq = seq, .nseq = MAX_SEQ}, want,
                                 MAX_SEQ, &logits, err));
         OK(cairn_tensor_set(&w.t.k.stream, &position, pos, sizeof pos, err));
         draw.logits = logits;

@@ -1,16 +1,41 @@
-/* fixture_test.c - fixture_check, the program, on the copied references: numbers of transformers, peft and torch, on the cpu and the
- * guard back-end; and the directories that it must refuse.
+/* fixture_test.c - fixture_check, the program, on the copied references: numbers of transformers, peft and torch, on the cpu and
+ * the guard back-end; and the directories that it must refuse.
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 int fixture_check_main(int argc, char **argv);
 #define main fixture_check_main
 #include "../../fixture_check.c"
 #undef main
+
+/* Runs the program with stdout in a file (its lines begin with "ok", which TAP would take for tests); what fails is repeated. */
+static int quietly(int argc, char **argv)
+{
+    FILE *file = tmpfile();
+    char line[512];
+    int out = dup(1), got;
+
+    assert_true(file && out >= 0);
+    fflush(stdout);
+    assert_true(dup2(fileno(file), 1) == 1);
+    failures = 0;
+    got = fixture_check_main(argc, argv);
+    fflush(stdout);
+    assert_true(dup2(out, 1) == 1);
+    close(out);
+    rewind(file);
+    while (got != CAIRN_OK && fgets(line, sizeof line, file))
+        if (!strncmp(line, "FAIL", 4))
+            fprintf(stderr, "# %s", line);
+    fclose(file);
+    return got;
+}
 
 static void test_case(void **state)
 {
@@ -22,10 +47,10 @@ static void test_case(void **state)
         {"tests/fixtures/models/glm52-tiny", "cpu", CAIRN_OK},
         {"tests/fixtures/models/bf16-sharded-tiny", "cpu", CAIRN_OK},
         {"tests/fixtures/models/glm51-tiny", "guard", CAIRN_OK},
-        {"tests/fixtures/models", "cpu", CAIRN_EDATA},                     /* no config.json */
+        {"tests/fixtures/models", "cpu", CAIRN_EDATA}, /* no config.json */
         {"tests/fixtures/models/none", "cpu", CAIRN_EDATA},
         {"tests/fixtures/models/glm51-tiny", "abacus", CAIRN_EDEVICE},
-        {"tests/fixtures/models/glm51-tiny/adapter", "cpu", CAIRN_EDATA},  /* no model */
+        {"tests/fixtures/models/glm51-tiny/adapter", "cpu", CAIRN_EDATA}, /* no model */
     };
 
     (void)state;
@@ -35,8 +60,7 @@ static void test_case(void **state)
 
         snprintf(dir, sizeof dir, "%s", cases[i].dir);
         snprintf(backend, sizeof backend, "%s", cases[i].backend);
-        failures = 0;
-        got = fixture_check_main(4, argv);
+        got = quietly(4, argv);
         if (got != cases[i].expected)
             fail_msg("%s on %s: exit %d, expected %d", dir, backend, got, cases[i].expected);
     }
@@ -47,9 +71,9 @@ static void test_usage(void **state)
     char *none[] = {"fixture_check", NULL}, *two[] = {"fixture_check", "a", "b", NULL}, *odd[] = {"fixture_check", "--what", NULL};
 
     (void)state;
-    assert_int_equal(fixture_check_main(1, none), CAIRN_EUSAGE);
-    assert_int_equal(fixture_check_main(3, two), CAIRN_EUSAGE);
-    assert_int_equal(fixture_check_main(2, odd), CAIRN_EUSAGE);
+    assert_int_equal(quietly(1, none), CAIRN_EUSAGE);
+    assert_int_equal(quietly(3, two), CAIRN_EUSAGE);
+    assert_int_equal(quietly(2, odd), CAIRN_EUSAGE);
 }
 
 int main(void)

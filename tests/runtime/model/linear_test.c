@@ -4,11 +4,11 @@
 #include "model/linear.h"
 #include "tiny.h"
 
-#define IN 13
-#define OUT 9
+#define IN   13
+#define OUT  9
 #define RANK 3
-#define E 4
-#define N 11
+#define E    4
+#define N    11
 
 struct bench {
     struct tiny t;
@@ -90,8 +90,14 @@ static void run(const char *backend, int experts, int lora, int full)
     p.adapter_list[0] = p.da;
     p.adapter_list[1] = p.db;
     p.adapter_grads.tensor = p.adapter_list;
-    p.call = (struct cairn_call){.k = &p.t.k, .c = &p.t.config, .act = CAIRN_F32, .segments = 1, .n = N, .dt = p.dt,
-                                 .grads = full ? &p.grads : NULL, .adapter_grads = lora ? &p.adapter_grads : NULL};
+    p.call = (struct cairn_call){.k = &p.t.k,
+                                 .c = &p.t.config,
+                                 .act = CAIRN_F32,
+                                 .segments = 1,
+                                 .n = N,
+                                 .dt = p.dt,
+                                 .grads = full ? &p.grads : NULL,
+                                 .adapter_grads = lora ? &p.adapter_grads : NULL};
     OK(cairn_linear_forward(&p.call, &p.l, experts ? &p.offsets : NULL, &p.x, &p.y, 1, &p.tt, err));
     OK(cairn_linear_backward(&p.call, &p.l, experts ? &p.offsets : NULL, &p.x, &p.tt, &p.dy, &p.dx, 1, err));
 

@@ -6,7 +6,7 @@
 #include "model/mla.h"
 #include "tiny.h"
 
-#define N 29 /* one sequence */
+#define N   29 /* one sequence */
 #define TWO 12 /* and another, packed behind it */
 
 static double *merged(struct tiny *t, const char *leaf, int64_t *out, int64_t *in)
@@ -186,7 +186,11 @@ static void test_expanded(void **state)
         OK(cairn_tensor_set(&t.k.stream, &p.start, start, sizeof start, err));
         tiny_random(&t.k, &p.x, 6, 2, 1);
         OK(cairn_tensor_zero(&t.k.stream, &p.y, err));
-        call = (struct cairn_call){.k = &t.k, .c = &t.config, .act = CAIRN_F32, .segments = 1, .n = N + TWO,
+        call = (struct cairn_call){.k = &t.k,
+                                   .c = &t.config,
+                                   .act = CAIRN_F32,
+                                   .segments = 1,
+                                   .n = N + TWO,
                                    .keys = {.pos = p.pos, .seq = p.seq, .start = p.start}};
         OK(cairn_mla_forward(&call, &p.l, &p.x, &p.y, &p.idx, &p.save, &p.work, err));
         hx = tiny_get(&t.k, &p.x);
@@ -276,7 +280,10 @@ static void test_index(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON("cpu", test_expanded), ON("guard", test_expanded), ON("cpu", test_index), ON("guard", test_index),
+        ON("cpu", test_expanded),
+        ON("guard", test_expanded),
+        ON("cpu", test_index),
+        ON("guard", test_index),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

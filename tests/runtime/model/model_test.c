@@ -145,7 +145,8 @@ static void test_packed(void **state)
     tiny_close(&t);
 }
 
-/* dx, packed and alone, equal in bits: an embedding row that only one token of one sequence uses has that token's dx as gradient. */
+/* dx, packed and alone, equal in bits: an embedding row that only one token of one sequence uses has that token's dx as gradient.
+ */
 static void test_dx(void **state)
 {
     struct tiny t;
@@ -166,8 +167,8 @@ static void test_dx(void **state)
 
         one = tiny_batch(1, len, ids + s);
         r = run(&t, &one, 0, 1, 0, 1);
-        equal_bits(r.grads + at / sizeof(float) + id[s][0] * t.config.width, a.grads + at / sizeof(float) + id[s][0] * t.config.width,
-                   20 * t.config.width, "dx packed and alone");
+        equal_bits(r.grads + at / sizeof(float) + id[s][0] * t.config.width,
+                   a.grads + at / sizeof(float) + id[s][0] * t.config.width, 20 * t.config.width, "dx packed and alone");
         result_free(&r);
         tiny_batch_free(&one);
     }
@@ -432,12 +433,10 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON("cpu", test_packed),      ON("guard", test_packed),
-        ON("cpu", test_dx),          ON("guard", test_dx),
-        ON("cpu", test_recompute),   ON("guard", test_recompute),
-        ON("cpu", test_segments),    ON("guard", test_segments),
-        ON("cpu", test_frozen_and_threads), ON("cpu", test_differences),
-        ON("cpu", test_refused),     ON("guard", test_refused),
+        ON("cpu", test_packed),      ON("guard", test_packed),   ON("cpu", test_dx),
+        ON("guard", test_dx),        ON("cpu", test_recompute),  ON("guard", test_recompute),
+        ON("cpu", test_segments),    ON("guard", test_segments), ON("cpu", test_frozen_and_threads),
+        ON("cpu", test_differences), ON("cpu", test_refused),    ON("guard", test_refused),
         ON("cpu", test_memory),
     };
 

@@ -1,7 +1,7 @@
 /* tiny.h - a small random model for tests: configuration from JSON text, weights and adapter from Philox, batches from lengths.
  *
- * Every dimension differs from the others, so that swapped shapes fail loudly; expert groups limit the choice; a dense layer comes first,
- * layers 2 and 4 share the index set of the layer before them.
+ * Every dimension differs from the others, so that swapped shapes fail loudly; expert groups limit the choice; a dense layer comes
+ * first, layers 2 and 4 share the index set of the layer before them.
  */
 #ifndef TESTS_MODEL_TINY_H
 #define TESTS_MODEL_TINY_H
@@ -18,30 +18,33 @@
 #include "base/philox.h"
 #include "model/model.h"
 
-#define OK(call)                                                     \
-    do {                                                             \
-        struct cairn_error err_ = {0}, *err = &err_;                 \
-        enum cairn_status st_ = (call);                              \
-        if (st_ != CAIRN_OK)                                         \
-            fail_msg("%s: %s", cairn_status_name(st_), err_.text);   \
+#define OK(call)                                                                                                                   \
+    do {                                                                                                                           \
+        struct cairn_error err_ = {0}, *err = &err_;                                                                               \
+        enum cairn_status st_ = (call);                                                                                            \
+        if (st_ != CAIRN_OK)                                                                                                       \
+            fail_msg("%s: %s", cairn_status_name(st_), err_.text);                                                                 \
     } while (0)
 
 /* A test on a back-end, which is its state: one group, so that TAP has one plan. */
-#define ON(backend, test) {#test " on " backend, test, NULL, NULL, (void *)backend}
+#define ON(backend, test)                                                                                                          \
+    {                                                                                                                              \
+#test " on " backend, test, NULL, NULL, (void *)backend                                                                    \
+    }
 
 /* %s: overriding members at the end of the object, each with a comma in front */
-#define TINY_CONFIG                                                                                                          \
-    "{\"model_type\": \"glm_moe_dsa\", \"architectures\": [\"GlmMoeDsaForCausalLM\"], \"hidden_act\": \"silu\","             \
-    "\"attention_bias\": false, \"scoring_func\": \"sigmoid\", \"topk_method\": \"noaux_tc\", \"norm_topk_prob\": true,"     \
-    "\"routed_scaling_factor\": 2.5, \"n_shared_experts\": 1, \"tie_word_embeddings\": false, \"rms_norm_eps\": 1e-5,"       \
-    "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}, \"rope_interleave\": true,"                 \
-    "\"indexer_rope_interleave\": true, \"initializer_range\": 0.2, \"num_nextn_predict_layers\": 0, \"eos_token_id\": 1,"   \
-    "\"vocab_size\": 120, \"hidden_size\": 48, \"num_hidden_layers\": 5, \"first_k_dense_replace\": 1,"                      \
-    "\"intermediate_size\": 56, \"moe_intermediate_size\": 18, \"n_routed_experts\": 8,"                                     \
-    "\"num_attention_heads\": 4, \"num_key_value_heads\": 4, \"q_lora_rank\": 20, \"kv_lora_rank\": 24,"                     \
-    "\"qk_nope_head_dim\": 12, \"qk_rope_head_dim\": 8, \"qk_head_dim\": 20, \"v_head_dim\": 10, \"index_n_heads\": 3,"      \
-    "\"index_head_dim\": 16, \"max_position_embeddings\": 4096,"                                                             \
-    "\"indexer_types\": [\"full\", \"full\", \"shared\", \"full\", \"shared\"],"                                             \
+#define TINY_CONFIG                                                                                                                \
+    "{\"model_type\": \"glm_moe_dsa\", \"architectures\": [\"GlmMoeDsaForCausalLM\"], \"hidden_act\": \"silu\","                   \
+    "\"attention_bias\": false, \"scoring_func\": \"sigmoid\", \"topk_method\": \"noaux_tc\", \"norm_topk_prob\": true,"           \
+    "\"routed_scaling_factor\": 2.5, \"n_shared_experts\": 1, \"tie_word_embeddings\": false, \"rms_norm_eps\": 1e-5,"             \
+    "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}, \"rope_interleave\": true,"                       \
+    "\"indexer_rope_interleave\": true, \"initializer_range\": 0.2, \"num_nextn_predict_layers\": 0, \"eos_token_id\": 1,"         \
+    "\"vocab_size\": 120, \"hidden_size\": 48, \"num_hidden_layers\": 5, \"first_k_dense_replace\": 1,"                            \
+    "\"intermediate_size\": 56, \"moe_intermediate_size\": 18, \"n_routed_experts\": 8,"                                           \
+    "\"num_attention_heads\": 4, \"num_key_value_heads\": 4, \"q_lora_rank\": 20, \"kv_lora_rank\": 24,"                           \
+    "\"qk_nope_head_dim\": 12, \"qk_rope_head_dim\": 8, \"qk_head_dim\": 20, \"v_head_dim\": 10, \"index_n_heads\": 3,"            \
+    "\"index_head_dim\": 16, \"max_position_embeddings\": 4096,"                                                                   \
+    "\"indexer_types\": [\"full\", \"full\", \"shared\", \"full\", \"shared\"],"                                                   \
     "\"mlp_layer_types\": [\"dense\", \"sparse\", \"sparse\", \"sparse\", \"sparse\"] %s}"
 
 #define TINY_SPARSE ", \"n_group\": 4, \"topk_group\": 2, \"num_experts_per_tok\": 2, \"index_topk\": 7"
@@ -93,8 +96,8 @@ static inline uint32_t tiny_draw(uint64_t *counter, uint32_t below)
 /* adapter: 1 puts one on every linear layer, gate and up of the experts sharing A, with random A and B. */
 static inline void tiny_open(struct tiny *t, const char *backend, int threads, const char *more, int adapter)
 {
-    static const char *const targets[] = {"q_a_proj", "q_b_proj",  "kv_a_proj_with_mqa", "kv_b_proj", "o_proj",
-                                          "gate_proj", "up_proj", "down_proj",          NULL};
+    static const char *const targets[] = {"q_a_proj",  "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj",
+                                          "gate_proj", "up_proj",  "down_proj",          NULL};
     struct cairn_compute_opts o = {.backend = backend, .threads = threads};
     char text[4096];
     json_t *json;
