@@ -66,6 +66,21 @@ static void test_case(void **state)
     }
 }
 
+/* Another architecture: 65, before any tensor is looked for. */
+static void test_architecture(void **state)
+{
+    static const char text[] = "{\"model_type\": \"glm5_next\", \"architectures\": [\"Glm5NextForConditionalGeneration\"]}";
+    char dir[] = "/tmp/cairn-fixture-XXXXXX", path[64], *argv[] = {"fixture_check", dir, NULL};
+    struct cairn_error err;
+
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_int_equal(cairn_file_create(path, text, sizeof text - 1, &err), CAIRN_OK);
+    assert_int_equal(quietly(2, argv), CAIRN_EDATA);
+    assert_int_equal(cairn_tree_remove(dir, &err), CAIRN_OK);
+}
+
 static void test_usage(void **state)
 {
     char *none[] = {"fixture_check", NULL}, *two[] = {"fixture_check", "a", "b", NULL}, *odd[] = {"fixture_check", "--what", NULL};
@@ -78,7 +93,8 @@ static void test_usage(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_case), cmocka_unit_test(test_usage)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_case), cmocka_unit_test(test_architecture),
+                                       cmocka_unit_test(test_usage)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
