@@ -1,5 +1,5 @@
-/* bench_kernels.c - see bench_kernels.h. Buffers are filled once with random numbers; every figure is the median of the repeats, so that a
- * neighbour on the machine shows less. Times are of ops on the cpu back-end as programs use them, checks and threads included.
+/* bench_kernels.c - see bench_kernels.h. Buffers are filled once with random numbers; every figure is the least of the repeats, since others
+ * on the machine only add. Times are of ops on the cpu back-end as programs use them, checks and threads included.
  */
 #include "tools/bench_kernels.h"
 
@@ -26,7 +26,7 @@ static double now_s(void)
 
 /* ---- the machine ------------------------------------------------------------------------------------------------------------- */
 
-#define ROUNDS 2000000
+#define ROUNDS 200000
 
 #ifdef __x86_64__
 #define CHAINS 12 /* independent sums, more than latency times ports */
@@ -108,7 +108,7 @@ double cairn_bench_fma_peak(int threads)
 {
     double best = 0;
 
-    for (int k = 0; k < 7; k++) {
+    for (int k = 0; k < 40; k++) {
         pthread_t id[256];
         double done[256], start = now_s(), total = 0, rate;
         int n = threads > 256 ? 256 : threads, made = 1;
@@ -185,18 +185,11 @@ static void forget(struct bench *b)
         cairn_buffer_destroy(b->made[--b->n]);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
-/* Median time of one call: at least 9 samples of at least 2 ms each. */
+/* Least time of one call: 15 samples of at least 1 ms each. */
 static enum cairn_status clock_call(struct bench *b, enum cairn_status (*call)(struct bench *, const void *), const void *arg, double *seconds)
 {
     enum cairn_status st = CAIRN_OK;
-    double t[9];
+    double best = 1e30;
     int batch = 1;
 
     for (;;) {
@@ -204,19 +197,19 @@ static enum cairn_status clock_call(struct bench *b, enum cairn_status (*call)(s
 
         for (int i = 0; i < batch; i++)
             TRY(call(b, arg));
-        if (now_s() - start > 2e-3 || batch > 1 << 16)
+        if (now_s() - start > 1e-3 || batch > 1 << 16)
             break;
         batch *= 2;
     }
-    for (int k = 0; k < 9; k++) {
+    for (int k = 0; k < 15; k++) {
         double start = now_s();
 
         for (int i = 0; i < batch; i++)
             TRY(call(b, arg));
-        t[k] = (now_s() - start) / batch;
+        if ((now_s() - start) / batch < best)
+            best = (now_s() - start) / batch;
     }
-    qsort(t, 9, sizeof *t, by_value);
-    *seconds = t[4];
+    *seconds = best;
 out:
     return st;
 }
