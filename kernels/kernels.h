@@ -70,7 +70,7 @@ struct cairn_rmsnorm {
     float eps;
 };
 /* t = dy*g; dx = rstd * (t - xh * mean(t*xh)), xh = x*rstd; dg += sum over rows dy*xh (f32, n ascending; absent: skip).
- * dx strided; accumulate: dx +=. */
+ * x, dy, dx strided; accumulate: dx +=. */
 struct cairn_rmsnorm_bwd {
     struct cairn_tensor x, g, rstd, dy, dx, dg;
     int accumulate;
@@ -126,7 +126,7 @@ struct cairn_attention {
     struct cairn_keys keys;
     float scale;
 };
-/* Packed keys only. D = do.o; dl = P*(do.k[0:C] - D); dq = scale * sum_s dl*k (strided); dk[s] += scale * sum dl*q + [P*do | 0]:
+/* Packed keys only; q, o, d_o, dq strided. D = do.o; dl = P*(do.k[0:C] - D); dq = scale * sum_s dl*k (strided); dk[s] += scale * sum dl*q + [P*do | 0]:
  * sum over rows n ascending, heads ascending inside; dk f32 (S, W). Long calls are taken in runs of rows, whose length depends on
  * the shapes alone; the two sums of a run are added to each other, then to dk. */
 struct cairn_attention_bwd {
