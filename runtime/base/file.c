@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/str.h"
@@ -21,6 +22,20 @@
 #define MODE_DIR 0777
 #define TRANSFER_MAX ((size_t)1 << 30) /* Linux moves at most 2 GiB - 4 KiB per call */
 #define TREE_DEPTH 64
+#define AGAIN_TRIES 1000 /* a millisecond each */
+
+/* A failed transfer that is worth another try: interrupted at once; refused for the moment, as some network file systems do, within
+ * a second or two. */
+static int again(int *tries)
+{
+    if (errno == EINTR)
+        return 1;
+    if (errno != EAGAIN || *tries >= AGAIN_TRIES)
+        return 0;
+    ++*tries;
+    nanosleep(&(struct timespec){0, 1000000}, NULL);
+    return 1;
+}
 
 static enum cairn_status open_input(const char *path, int flags, int *fd, struct cairn_error *err)
 {
@@ -38,7 +53,7 @@ enum cairn_status cairn_file_read(const char *path, size_t max, char **out, size
     char *p = NULL, *q;
     size_t cap = 0, len = 0;
     struct stat sb;
-    int fd = -1;
+    int fd = -1, tries = 0;
 
     TRY(open_input(path, O_RDONLY, &fd, err));
     if (fstat(fd, &sb))
@@ -60,7 +75,7 @@ enum cairn_status cairn_file_read(const char *path, size_t max, char **out, size
             p = q;
         }
         got = read(fd, p + len, cap - 1 - len < TRANSFER_MAX ? cap - 1 - len : TRANSFER_MAX);
-        if (got < 0 && errno == EINTR)
+        if (got < 0 && again(&tries))
             continue;
         if (got < 0)
             TRY(cairn_fail_errno(err, errno, "read %s", path));
@@ -83,10 +98,12 @@ out:
 
 enum cairn_status cairn_fd_write_all(int fd, const void *p, size_t n, const char *path, struct cairn_error *err)
 {
+    int tries = 0;
+
     for (const char *c = p; n;) {
         ssize_t put = write(fd, c, n < TRANSFER_MAX ? n : TRANSFER_MAX);
 
-        if (put < 0 && errno == EINTR)
+        if (put < 0 && again(&tries))
             continue;
         if (put <= 0)
             return cairn_fail_errno(err, put < 0 ? errno : EIO, "write %s", path);
@@ -98,10 +115,12 @@ enum cairn_status cairn_fd_write_all(int fd, const void *p, size_t n, const char
 
 enum cairn_status cairn_fd_pwrite_all(int fd, const void *p, size_t n, int64_t offset, const char *path, struct cairn_error *err)
 {
+    int tries = 0;
+
     for (const char *c = p; n;) {
         ssize_t put = pwrite(fd, c, n < TRANSFER_MAX ? n : TRANSFER_MAX, offset);
 
-        if (put < 0 && errno == EINTR)
+        if (put < 0 && again(&tries))
             continue;
         if (put <= 0)
             return cairn_fail_errno(err, put < 0 ? errno : EIO, "write %s at byte %lld", path, (long long)offset);
@@ -114,10 +133,12 @@ enum cairn_status cairn_fd_pwrite_all(int fd, const void *p, size_t n, int64_t o
 
 enum cairn_status cairn_fd_pread_all(int fd, void *p, size_t n, int64_t offset, const char *path, struct cairn_error *err)
 {
+    int tries = 0;
+
     for (char *c = p; n;) {
         ssize_t got = pread(fd, c, n < TRANSFER_MAX ? n : TRANSFER_MAX, offset);
 
-        if (got < 0 && errno == EINTR)
+        if (got < 0 && again(&tries))
             continue;
         if (got < 0)
             return cairn_fail_errno(err, errno, "read %s at byte %lld", path, (long long)offset);
@@ -150,11 +171,14 @@ enum cairn_status cairn_fd_sync_close(int *fd, const char *path, struct cairn_er
 enum cairn_status cairn_dir_sync(const char *path, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    int fd;
+    int fd, r;
 
     TRY(open_input(path, O_RDONLY | O_DIRECTORY, &fd, err));
+    do
+        r = fsync(fd);
+    while (r && errno == EINTR);
     /* EINVAL: a file system on which directories need (and know) no fsync. */
-    if (fsync(fd) && errno != EINVAL)
+    if (r && errno != EINVAL)
         st = cairn_fail_errno(err, errno, "fsync directory %s", path);
     close(fd);
 out:
@@ -217,6 +241,26 @@ out:
     free(tmp);
     free(dir);
     return st;
+}
+
+/* "NAME.tmp.<16 hex digits>" */
+static int is_temporary(const char *name)
+{
+    size_t n = strlen(name);
+
+    return n > 21 && !strncmp(name + n - 21, ".tmp.", 5) && strspn(name + n - 16, "0123456789abcdef") == 16;
+}
+
+void cairn_dir_sweep(const char *path)
+{
+    DIR *d = opendir(path);
+
+    if (!d)
+        return;
+    for (struct dirent *e; (e = readdir(d));)
+        if (is_temporary(e->d_name))
+            unlinkat(dirfd(d), e->d_name, 0);
+    closedir(d);
 }
 
 enum cairn_status cairn_dir_make(const char *path, struct cairn_error *err)
@@ -285,7 +329,8 @@ int cairn_path_exists(const char *path)
 {
     struct stat sb;
 
-    return !stat(path, &sb);
+    /* Absent is what is certainly absent: who could not look (EIO, ESTALE) must not make anew what may be there. */
+    return !stat(path, &sb) || (errno != ENOENT && errno != ENOTDIR);
 }
 
 int cairn_path_is_dir(const char *path)

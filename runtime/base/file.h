@@ -1,7 +1,8 @@
 /* file.h - system calls with one sentence on failure: whole files, exact reads and writes, durable directories.
  *
  * All functions name the path in their sentence and map ENOSPC/EDQUOT to CAIRN_ENOSPACE, other failures to
- * CAIRN_EIO, a missing file to CAIRN_EDATA where it is input. EINTR and short transfers are handled here. A failed
+ * CAIRN_EIO, a missing file to CAIRN_EDATA where it is input. EINTR, EAGAIN (for a second) and short
+ * transfers are handled here. A failed
  * fsync or close is a failed write and is never retried.
  */
 #ifndef CAIRN_BASE_FILE_H
@@ -20,6 +21,9 @@ enum cairn_status cairn_file_read(const char *path, size_t max, char **out, size
 enum cairn_status cairn_file_create(const char *path, const void *p, size_t n, struct cairn_error *err);
 /* Replaces path atomically: temporary beside it, fsync, rename, fsync of the directory. */
 enum cairn_status cairn_file_replace(const char *path, const void *p, size_t n, struct cairn_error *err);
+/* Removes the temporaries that killed calls of cairn_file_replace left in a directory; only while nobody else replaces files there. Errors are
+ * left for the next one to meet. */
+void cairn_dir_sweep(const char *path);
 enum cairn_status cairn_fd_write_all(int fd, const void *p, size_t n, const char *path, struct cairn_error *err);
 enum cairn_status cairn_fd_pwrite_all(int fd, const void *p, size_t n, int64_t offset, const char *path, struct cairn_error *err);
 /* CAIRN_EDATA when the file ends before n bytes. */
@@ -29,7 +33,7 @@ enum cairn_status cairn_dir_sync(const char *path, struct cairn_error *err);
 enum cairn_status cairn_dir_make(const char *path, struct cairn_error *err);  /* mkdir -p, durable; existing is fine */
 /* Removes a tree below path (no symlink is followed); missing is fine. */
 enum cairn_status cairn_tree_remove(const char *path, struct cairn_error *err);
-int cairn_path_exists(const char *path); /* follows links */
+int cairn_path_exists(const char *path); /* follows links; 0: certainly absent, 1 also if it cannot be told */
 int cairn_path_is_dir(const char *path);
 int64_t cairn_file_size(const char *path); /* -1 if it is no regular file */
 /* malloc'ed "a/b"; b alone if it is absolute. NULL without memory. */
