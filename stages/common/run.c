@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/build.h"
@@ -85,10 +86,11 @@ static enum cairn_status recipe_load(struct cairn_run *r, struct cairn_error *er
     return st != CAIRN_OK ? st : cairn_recipe_hash(r->recipe, &r->hash, err);
 }
 
+/* 0: certainly not. In doubt it is there: run.json must never be made anew beside the artefacts of an old one. */
 static int has_file(const struct cairn_run *r, const char *name)
 {
     char *path = cairn_run_path(r, name);
-    int there = path && cairn_path_exists(path);
+    int there = !path || cairn_path_exists(path);
 
     free(path);
     return there;
@@ -336,6 +338,21 @@ out:
     return st;
 }
 
+/* What killed calls left of files being replaced; the caller holds the run's lock. RUN/base is swept only if it is our own. */
+static void sweep(const struct cairn_run *r)
+{
+    static const char *const dirs[] = {"", "files", "base"};
+
+    for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++) {
+        char *path = cairn_run_path(r, dirs[i]);
+        struct stat sb;
+
+        if (path && !lstat(path, &sb) && (S_ISDIR(sb.st_mode) || !i))
+            cairn_dir_sweep(path);
+        free(path);
+    }
+}
+
 enum cairn_status cairn_run_init(struct cairn_run **out, const char *dir, struct cairn_recipe *recipe, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -343,6 +360,7 @@ enum cairn_status cairn_run_init(struct cairn_run **out, const char *dir, struct
 
     TRY(cairn_dir_make(dir, err));
     TRY(run_create(&r, dir, err));
+    sweep(r);
     if (has_file(r, "run.json")) {
         TRY(info_load(r, err));
         TRY(recipe_load(r, err));
