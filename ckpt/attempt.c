@@ -97,7 +97,9 @@ int cairn_artefact_committed(const char *dir)
 {
     char path[4096];
 
-    return snprintf(path, sizeof path, "%s/%s", dir, CAIRN_MANIFEST_NAME) < (int)sizeof path && !access(path, F_OK);
+    /* In doubt (EIO, ESTALE) it is: whoever goes on then opens it and tells what is wrong. */
+    return snprintf(path, sizeof path, "%s/%s", dir, CAIRN_MANIFEST_NAME) < (int)sizeof path &&
+           (!access(path, F_OK) || (errno != ENOENT && errno != ENOTDIR));
 }
 
 /* --- epochs --- */

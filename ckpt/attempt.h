@@ -34,7 +34,7 @@ struct cairn_attempt_opts {
 
 struct cairn_attempt;
 
-/* 1: ARTEFACT/MANIFEST.json exists. One system call. */
+/* 1: ARTEFACT/MANIFEST.json exists, or it cannot be told; 0: certainly not. One system call. */
 int cairn_artefact_committed(const char *dir);
 /* For whoever finds an artefact committed by somebody else and is about to tell: makes the name durable, removes what
  * attempts left behind whose holder is certainly dead or that the published one outranks. */

@@ -163,19 +163,23 @@ out:
 
 /* --- collection --- */
 
-/* Every a<digits> of the artefact. */
+/* Every a<digits> of the artefact. The marker is on the disk before the first of them goes, whoever wrote it: a collector that died
+ * between rename and fsync has not seen to it. */
 static enum cairn_status remove_shards(const char *dir, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     DIR *d = opendir(dir);
     struct dirent *e;
     char *path = NULL;
+    int any = 0;
 
     if (!d)
         return cairn_fail_errno(err, errno, "list %s", dir);
     for (errno = 0; (e = readdir(d)); errno = 0) {
         if (e->d_name[0] != 'a' || !e->d_name[1] || e->d_name[1 + strspn(e->d_name + 1, "0123456789")])
             continue;
+        if (!any++)
+            TRY(cairn_dir_sync(dir, err));
         free(path);
         if (!(path = cairn_path_join(dir, e->d_name)))
             TRY(CAIRN_NOMEM(err));
@@ -183,7 +187,9 @@ static enum cairn_status remove_shards(const char *dir, struct cairn_error *err)
     }
     if (errno)
         TRY(cairn_fail_errno(err, errno, "list %s", dir));
-    TRY(cairn_dir_sync(dir, err));
+    if (any)
+        TRY(cairn_dir_sync(dir, err));
+    cairn_dir_sweep(dir);
 out:
     free(path);
     closedir(d);

@@ -370,6 +370,8 @@ static enum cairn_status verify_lineage(struct verify *v, const char *dir, const
         } else if (st == CAIRN_ENOINPUT) {
             snprintf(text, sizeof text, "%.200s: its input %.200s is not there", dir, in->path);
             tell(v, dir, text);
+        } else if (st == CAIRN_EIO) {
+            tell(v, dir, why.text);
         } else if (hard(st)) {
             free(path);
             cairn_fail(err, st, "%s", why.text);
