@@ -81,6 +81,8 @@ static enum cairn_status read_file(struct family *f, const char *path, const str
     if (!src || !(src->label = cairn_arena_strdup(f->arena, path)))
         return CAIRN_NOMEM(f->err);
     missing = stat(path, &info) != 0;
+    if (missing && (errno == EIO || errno == ESTALE || errno == ENOMEM)) /* no fault of the recipe */
+        return cairn_fail_errno(f->err, errno, "stat %s", path);
     if (missing || S_ISDIR(info.st_mode)) {
         const char *why = missing ? strerror(errno) : "it is a folder";
 
