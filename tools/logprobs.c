@@ -305,7 +305,8 @@ int cairn_verb_logprobs(int argc, char **argv)
                "Examples:\n"
                "  echo '{\"ids\":[5,6,7]}' | cairn logprobs --tokens /dev/stdin \\\n"
                "      tests/fixtures/models/glm52-tiny\n"
-               "  cairn logprobs /tmp/tiny --tokens ids.jsonl --path decode --prompt 8"};
+               "  echo '{\"ids\":[5,6,7]}' | cairn logprobs --tokens /dev/stdin \\\n"
+               "      --path decode /tmp/tiny"};
     struct arguments a = {.prompt = 1, .temperature = 1};
     struct cairn_error err = {0};
     int done = 0, rc;

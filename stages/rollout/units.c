@@ -328,6 +328,7 @@ static enum cairn_status unit_write(struct cairn_units *u, int64_t unit, struct 
 
     if (!identity)
         TRY(CAIRN_NOMEM(err));
+    TRY(cairn_attempt_check(u->o.attempt, err));
     TRY(unit_columns(u, begin, end, &r, err));
     TRY(cairn_rollouts_write(&r, 0, r.n, u->o.attempt, (int)unit, identity, &entry, err));
     TRY(cairn_manifest_add_shard(u->o.manifest, entry, err));
