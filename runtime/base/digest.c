@@ -10,6 +10,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "base/file.h"
+
 #define BLOCK ((size_t)1 << 20)
 #define TILE_STEP 0x9E3779B97F4A7C15ull
 
@@ -105,10 +107,8 @@ enum cairn_status cairn_digest_file(const char *path, struct cairn_digest *out, 
         TRY(errno == ENOENT || errno == ENOTDIR ? cairn_fail(err, CAIRN_EDATA, "%s: no such file", path)
                                                 : cairn_fail_errno(err, errno, "open %s", path));
     for (;;) {
-        ssize_t got = read(fd, buf, BLOCK);
+        ssize_t got = cairn_fd_read_some(fd, buf, BLOCK);
 
-        if (got < 0 && errno == EINTR)
-            continue;
         if (got < 0)
             TRY(cairn_fail_errno(err, errno, "read %s at byte %lld", path, (long long)total));
         if (!got)

@@ -47,13 +47,24 @@ static enum cairn_status open_input(const char *path, int flags, int *fd, struct
     return cairn_fail_errno(err, errno, "open %s", path);
 }
 
+ssize_t cairn_fd_read_some(int fd, void *p, size_t n)
+{
+    int tries = 0;
+    ssize_t got;
+
+    do
+        got = read(fd, p, n < TRANSFER_MAX ? n : TRANSFER_MAX);
+    while (got < 0 && again(&tries));
+    return got;
+}
+
 enum cairn_status cairn_file_read(const char *path, size_t max, char **out, size_t *n, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     char *p = NULL, *q;
     size_t cap = 0, len = 0;
     struct stat sb;
-    int fd = -1, tries = 0;
+    int fd = -1;
 
     TRY(open_input(path, O_RDONLY, &fd, err));
     if (fstat(fd, &sb))
@@ -74,9 +85,7 @@ enum cairn_status cairn_file_read(const char *path, size_t max, char **out, size
                 TRY(CAIRN_NOMEM(err));
             p = q;
         }
-        got = read(fd, p + len, cap - 1 - len < TRANSFER_MAX ? cap - 1 - len : TRANSFER_MAX);
-        if (got < 0 && again(&tries))
-            continue;
+        got = cairn_fd_read_some(fd, p + len, cap - 1 - len);
         if (got < 0)
             TRY(cairn_fail_errno(err, errno, "read %s", path));
         if (!got)

@@ -24,6 +24,8 @@ enum cairn_status cairn_file_replace(const char *path, const void *p, size_t n, 
 /* Removes the temporaries that killed calls of cairn_file_replace left in a directory; only while nobody else replaces files there. Errors are
  * left for the next one to meet. */
 void cairn_dir_sweep(const char *path);
+/* read(2), patient with EINTR and EAGAIN. */
+ssize_t cairn_fd_read_some(int fd, void *p, size_t n);
 enum cairn_status cairn_fd_write_all(int fd, const void *p, size_t n, const char *path, struct cairn_error *err);
 enum cairn_status cairn_fd_pwrite_all(int fd, const void *p, size_t n, int64_t offset, const char *path, struct cairn_error *err);
 /* CAIRN_EDATA when the file ends before n bytes. */

@@ -433,9 +433,7 @@ static enum cairn_status fill(struct cairn_jsonl *r, struct cairn_error *err)
         r->buf = p;
         r->cap = cap;
     }
-    do
-        got = read(r->fd, r->buf + r->end, r->cap - r->end);
-    while (got < 0 && errno == EINTR);
+    got = cairn_fd_read_some(r->fd, r->buf + r->end, r->cap - r->end);
     if (got < 0)
         return cairn_fail_errno(err, errno, "read %s", r->path);
     r->end += (size_t)got;
