@@ -97,9 +97,15 @@ int cairn_artefact_committed(const char *dir)
 {
     char path[4096];
 
-    /* In doubt (EIO, ESTALE) it is: whoever goes on then opens it and tells what is wrong. */
-    return snprintf(path, sizeof path, "%s/%s", dir, CAIRN_MANIFEST_NAME) < (int)sizeof path &&
-           (!access(path, F_OK) || (errno != ENOENT && errno != ENOTDIR));
+    if (snprintf(path, sizeof path, "%s/%s", dir, CAIRN_MANIFEST_NAME) >= (int)sizeof path)
+        return 0;
+    for (int i = 0; i < 2; i++) { /* a stale handle is fresh the second time */
+        if (!access(path, F_OK))
+            return 1;
+        if (errno == ENOENT || errno == ENOTDIR)
+            return 0;
+    }
+    return 1; /* in doubt it is: whoever goes on then opens it and tells what is wrong */
 }
 
 /* --- epochs --- */
@@ -412,9 +418,7 @@ static enum cairn_status copy_file(const char *from, const char *to, struct cair
     if (out < 0)
         TRY(cairn_fail_errno(err, errno, "create %s", to));
     made = 1;
-    while ((n = read(in, block, 1 << 20)) != 0) {
-        if (n < 0 && errno == EINTR)
-            continue;
+    while ((n = cairn_fd_read_some(in, block, 1 << 20)) != 0) {
         if (n < 0)
             TRY(cairn_fail_errno(err, errno, "read %s", from));
         TRY(cairn_fd_write_all(out, block, (size_t)n, to, err));
