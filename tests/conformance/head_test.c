@@ -374,6 +374,17 @@ static void ties_go_to_the_lower_id(struct lab *l)
     for (int i = 0; i < N; i++)
         assert_int_equal(*thing_i(d.token, i), 1);
     lab_clear(l);
+    /* 0 and -0 are a tie */
+    d = make_draws(l, N, V);
+    for (int i = 0; i < N * V; i++)
+        *thing_f(d.logits, i) = i % V % 3 ? (i % V % 3 == 1 ? -0.0f : 0.0f) : -1.0f;
+    thing_up(l, d.logits);
+    d.a.top_k = 2; /* 1 and 2 */
+    LAB_OK(l, l->fast->sample(&l->c.stream, &d.a, &l->err));
+    thing_down(l, d.token);
+    for (int i = 0; i < N; i++)
+        assert_true(*thing_i(d.token, i) == 1 || *thing_i(d.token, i) == 2);
+    lab_clear(l);
     /* extremes: one token certain, infinities, NaN */
     d = make_draws(l, 4, V);
     for (int i = 0; i < 4 * V; i++)

@@ -114,7 +114,7 @@ static inline double lab_uniform(struct lab *l, double lo, double hi)
 
 static inline int lab_int(struct lab *l, int lo, int hi) /* inclusive */
 {
-    return lo + (int)(lab_u32(l) % (uint32_t)(hi - lo + 1));
+    return (int)(lo + (int64_t)(lab_u32(l) % ((uint64_t)((int64_t)hi - lo) + 1)));
 }
 
 static inline float lab_normal(struct lab *l)

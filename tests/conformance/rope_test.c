@@ -58,6 +58,26 @@ static void turns(struct lab *l)
         }
 }
 
+/* (1, 0) turned is (cos, sin): each correctly rounded from fp64, or next to a tie, at any position. */
+static void to_the_last_bit(struct lab *l)
+{
+    enum { N = 4000 };
+    struct thing *x, *y, *pos;
+    struct cairn_rope a = make(l, N, 1, 2, 0, 2147483647, &x, &y, &pos);
+
+    for (int n = 0; n < N; n++)
+        *thing_f(x, 2 * n) = 1, *thing_f(x, 2 * n + 1) = 0;
+    thing_up(l, x);
+    LAB_OK(l, l->fast->rope(&l->c.stream, &a, &l->err));
+    thing_down(l, y);
+    for (int n = 0; n < N; n++) {
+        double angle = (float)*thing_i(pos, n), c = cos(angle), s = sin(angle);
+
+        if (!(fabs(*thing_f(y, 2 * n) - c) <= 0x1.0001p-25 && fabs(*thing_f(y, 2 * n + 1) - s) <= 0x1.0001p-25))
+            fail_msg("%s: position %d: (%.9g, %.9g)", l->device, *thing_i(pos, n), *thing_f(y, 2 * n), *thing_f(y, 2 * n + 1));
+    }
+}
+
 static void refusals(struct lab *l)
 {
     struct thing *x, *y, *pos;
@@ -73,11 +93,12 @@ static void refusals(struct lab *l)
 }
 
 ON_EACH_DEVICE(turns)
+ON_EACH_DEVICE(to_the_last_bit)
 ON_EACH_DEVICE(refusals)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(turns_test), cmocka_unit_test(refusals_test)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(turns_test), cmocka_unit_test(to_the_last_bit_test), cmocka_unit_test(refusals_test)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
