@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "ckpt/attempt.h"
+#include "grade/grade.h"
 #include "model/base.h"
 #include "model/io.h"
 #include "model/policy.h"
@@ -184,6 +185,44 @@ out:
     return st;
 }
 
+/* Graders that nobody knows, and marks that no grader takes. */
+static enum cairn_status graders_check(const struct cairn_recipe *recipe, struct cairn_error *err)
+{
+    static const char *const lists[] = {"data.prompts", "data.eval"};
+    const json_t *markers = cairn_recipe_list(recipe, "score.marker");
+    const char **marker = calloc(json_array_size(markers) + 1, sizeof *marker);
+    struct cairn_grade_opts o = {.marker = marker, .markers = (int)json_array_size(markers)};
+    enum cairn_status st = CAIRN_OK;
+
+    if (!marker)
+        return CAIRN_NOMEM(err);
+    for (size_t i = 0; i < json_array_size(markers); i++)
+        marker[i] = json_string_value(json_array_get(markers, i));
+    if (cairn_grade_opts_check(&o, err) != CAIRN_OK)
+        TRY(recipe_wrong(recipe, "score.marker", err));
+    if (!cairn_grader_find(cairn_recipe_str(recipe, "score.grader"))) {
+        cairn_grader_unknown(cairn_recipe_str(recipe, "score.grader"), err);
+        TRY(recipe_wrong(recipe, "score.grader", err));
+    }
+    for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
+        const json_t *list = cairn_recipe_get(recipe, lists[k]);
+
+        for (size_t i = 0; i < json_array_size(list); i++) {
+            const char *name = json_string_value(json_object_get(json_array_get(list, i), "grader"));
+            char key[64];
+
+            snprintf(key, sizeof key, "%s.%zu.grader", lists[k], i);
+            if (name && !cairn_grader_find(name)) {
+                cairn_grader_unknown(name, err);
+                TRY(recipe_wrong(recipe, key, err));
+            }
+        }
+    }
+out:
+    free(marker);
+    return st;
+}
+
 enum cairn_status cairn_begin_check(const struct cairn_recipe *recipe, struct cairn_error *err)
 {
     struct cairn_model_config c = {0};
@@ -199,6 +238,7 @@ enum cairn_status cairn_begin_check(const struct cairn_recipe *recipe, struct ca
         TRY(cairn_recipe_fail(recipe, "model.tokenizer", err, "%s has %lld ids, the model's embedding %lld rows: they do not belong together", path,
                               (long long)cairn_tokenizer_vocab_size(t), (long long)c.vocab));
     TRY(template_check(recipe, t, err));
+    TRY(graders_check(recipe, err));
     TRY(prompts_check(recipe, err));
 out:
     cairn_tokenizer_free(t);

@@ -10,7 +10,7 @@ enum cairn_status cairn_begin_tokenizer(const struct cairn_recipe *recipe, char 
 
 /* Everything about a recipe that can be known before a run is made of it and that the schema cannot tell: CAIRN_ERECIPE for a checkpoint that
  * is none, a configuration that makes no model, an adapter that does not fit it, a tokenizer with more ids than the vocabulary, a template
- * whose tokens it lacks, a prompt file that is not there; CAIRN_EDATA "FILE:LINE: ..." for one with a broken line. */
+ * whose tokens it lacks, an unknown grader, a prompt file that is not there; CAIRN_EDATA "FILE:LINE: ..." for one with a broken line. */
 enum cairn_status cairn_begin_check(const struct cairn_recipe *recipe, struct cairn_error *err);
 
 /* RUN/base: model.from, a checkpoint that `cairn import` made, linked; or model.init, random weights from run.seed, committed

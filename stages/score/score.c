@@ -219,7 +219,7 @@ json_t *cairn_score_metrics(const struct cairn_scores_table *s, const struct cai
                   "accuracy_finished", (double)right_finished / finished, "pass_at_k", c.groups ? (double)c.any_right / (double)c.groups : 0.0,
                   "groups/kept", (json_int_t)c.groups, "groups/all_right", (json_int_t)c.all_right, "groups/all_wrong", (json_int_t)c.all_wrong,
                   "length/mean", total / n, "length/p50", (json_int_t)(used ? length[(used - 1) / 2] : 0), "length/p90",
-                  (json_int_t)(used ? length[(used - 1) * 9 / 10] : 0), "length/max", (json_int_t)(used ? length[used - 1] : 0), "capped_share",
+                  (json_int_t)(used ? length[(9 * used + 9) / 10 - 1] : 0), "length/max", (json_int_t)(used ? length[used - 1] : 0), "capped_share",
                   (double)capped / n, "finish/stop", (double)stopped / n, "finish/length", (double)capped / n, "finish/aborted",
                   (double)aborted / n, "rollouts", (json_int_t)used);
     free(length);
