@@ -52,7 +52,8 @@ static enum cairn_status cpu_object(char *name, size_t n, struct cairn_error *er
     }
     if (want && *want)
         return cairn_fail(err, CAIRN_EDEVICE, "CAIRN_CPU_ISA=%s is unknown; the best one here is %s", want, isas[0]);
-    return cairn_fail(err, CAIRN_EDEVICE, "this processor is older than %s, the oldest one built for", isas[sizeof isas / sizeof *isas - 1]);
+    return cairn_fail(err, CAIRN_EDEVICE, "this processor is older than %s, the oldest one built for",
+                      isas[sizeof isas / sizeof *isas - 1]);
 }
 
 /* ../lib/<name> as seen from the program. */

@@ -119,16 +119,16 @@ struct cairn_index {
 
 /* Sparse attention with one shared key head (absorbed MLA): keys W = C + R wide, values are their first C channels.
  * l[h,s] = scale * q[n,h].k[s] over s in idx[n]; P = softmax; o[n,h] = sum_s P * k[s][0:C]; lse = ln sum exp l.
- * o sums over s ascending; the order of sum exp depends on the choice alone. idx: ascending positions that row n sees, at least one,
- * then -1 (else CAIRN_EBUG). q act (N, H, W) strided; o act (N, H, C) strided; lse f32 (N, H); idx i32 (N, T). */
+ * o sums over s ascending; the order of sum exp depends on the choice alone. idx: ascending positions that row n sees, at least
+ * one, then -1 (else CAIRN_EBUG). q act (N, H, W) strided; o act (N, H, C) strided; lse f32 (N, H); idx i32 (N, T). */
 struct cairn_attention {
     struct cairn_tensor q, idx, o, lse;
     struct cairn_keys keys;
     float scale;
 };
-/* Packed keys only; q, o, d_o, dq strided. D = do.o; dl = P*(do.k[0:C] - D); dq = scale * sum_s dl*k (strided); dk[s] += scale * sum dl*q + [P*do | 0]:
- * sum over rows n ascending, heads ascending inside; dk f32 (S, W). Long calls are taken in runs of rows, whose length depends on
- * the shapes alone; the two sums of a run are added to each other, then to dk. */
+/* Packed keys only; q, o, d_o, dq strided. D = do.o; dl = P*(do.k[0:C] - D); dq = scale * sum_s dl*k (strided); dk[s] += scale *
+ * sum dl*q + [P*do | 0]: sum over rows n ascending, heads ascending inside; dk f32 (S, W). Long calls are taken in runs of rows,
+ * whose length depends on the shapes alone; the two sums of a run are added to each other, then to dk. */
 struct cairn_attention_bwd {
     struct cairn_tensor q, idx, o, lse, d_o, dq, dk;
     struct cairn_keys keys;
@@ -139,9 +139,9 @@ struct cairn_attention_bwd {
 
 /* Sigmoid router with selection bias (DeepSeek-V3, noaux_tc). s = sigmoid(r); choice by s + bias inside the topk_group best of
  * n_group groups (group score: its two largest; ties to the lower index); gate = s, divided by (sum + 1e-20) if norm, times
- * scale; chosen experts are stored ascending. n_group <= 1: no groups. NaN loses against every number. r f32 (N, E), strided; bias f32
- * (E) or absent; idx i32 (N, k); gate, prob f32 (N, k), prob = s of the chosen. forced (i32 (N, k), ascending; absent: none): take these
- * experts, gates from this s (router replay). */
+ * scale; chosen experts are stored ascending. n_group <= 1: no groups. NaN loses against every number. r f32 (N, E), strided; bias
+ * f32 (E) or absent; idx i32 (N, k); gate, prob f32 (N, k), prob = s of the chosen. forced (i32 (N, k), ascending; absent: none):
+ * take these experts, gates from this s (router replay). */
 struct cairn_router {
     struct cairn_tensor r, bias, idx, gate, prob, forced;
     int n_group, topk_group, norm;
@@ -166,8 +166,8 @@ struct cairn_dispatch {
 struct cairn_combine {
     struct cairn_tensor x, gate, where, base, y;
 };
-/* dx[where[n,j]] = gate[n,j] * dy[n]; dgate f32 (N, k) [n,j] = dy[n].x[where[n,j]]. gate absent: all 1; dgate (and then x) may be absent;
- * dx may be x. */
+/* dx[where[n,j]] = gate[n,j] * dy[n]; dgate f32 (N, k) [n,j] = dy[n].x[where[n,j]]. gate absent: all 1; dgate (and then x) may be
+ * absent; dx may be x. */
 struct cairn_combine_bwd {
     struct cairn_tensor x, gate, where, dy, dx, dgate;
 };
@@ -210,8 +210,8 @@ struct cairn_cast {
 
 /* l = (z . w^T) * inv_temperature, in fp32; logprob[n] = l[target[n]] - lse(l). Never holds more than a chunk of rows of logits.
  * z act (N, D); w (V, D); target i32 (N), -1: row is not wanted (logprob 0); logprob, lse, entropy f32 (N), argmax i32 (N)
- * (ties to the lower id): entropy and argmax may be absent. lse and entropy: vocabulary cut in `segments` segments; the product has one.
- * A row that is not wanted costs nothing and gets lse 0, entropy 0, argmax -1. */
+ * (ties to the lower id): entropy and argmax may be absent. lse and entropy: vocabulary cut in `segments` segments; the product has
+ * one. A row that is not wanted costs nothing and gets lse 0, entropy 0, argmax -1. */
 struct cairn_logprob {
     struct cairn_tensor z, w, target, logprob, lse, entropy, argmax;
     float inv_temperature;
@@ -220,8 +220,8 @@ struct cairn_logprob {
 /* With p = exp(l - lse), and upstream gradients dlogprob and dentropy (f32 (N), dentropy absent: 0):
  * dl[v] = inv_temperature * (dlogprob * ([v = target] - p[v]) - dentropy * p[v] * (ln p[v] + entropy));
  * dz = dl . w (act (N, D), row-invariant); dw f32 (V, D) += sum over rows dl^T z (absent: frozen head).
- * Rows whose target is -1 give dz = 0 and nothing to dw. dz sums over the vocabulary in `segments` segments; dw goes on from what it
- * holds, one chain over the wanted rows. dw strided. */
+ * Rows whose target is -1 give dz = 0 and nothing to dw. dz sums over the vocabulary in `segments` segments; dw goes on from what
+ * it holds, one chain over the wanted rows. dw strided. */
 struct cairn_logprob_bwd {
     struct cairn_tensor z, w, target, lse, entropy, dlogprob, dentropy, dz, dw;
     float inv_temperature;
@@ -232,9 +232,9 @@ struct cairn_logprob_bwd {
  * Truncation in this order on the full distribution: top_k (0 off), top_p (1 off; smallest set of the most likely, ties to
  * the lower id, whose mass reaches top_p), min_p (0 off; p >= min_p * max p). Token: inverse CDF over the kept ids in ascending
  * id, with the uniform of Philox (key; prompt[n], sample[n], position[n]). greedy: the argmax, no draw. Each rule looks at the full
- * distribution; kept is what all of them keep. A row whose lse is not finite gets its argmax and a log-probability that is not finite.
- * logprob f32: log-softmax over the full vocabulary, the same bits as cairn_logprob gives for that token; logprob_sampled f32:
- * over the kept ids (absent: not wanted). token i32; prompt, sample, position i32 (N). */
+ * distribution; kept is what all of them keep. A row whose lse is not finite gets its argmax and a log-probability that is not
+ * finite. logprob f32: log-softmax over the full vocabulary, the same bits as cairn_logprob gives for that token; logprob_sampled
+ * f32: over the kept ids (absent: not wanted). token i32; prompt, sample, position i32 (N). */
 struct cairn_sample {
     struct cairn_tensor logits, prompt, sample, position, token, logprob, logprob_sampled;
     uint64_t seed;
@@ -252,16 +252,16 @@ enum cairn_kl { CAIRN_KL_K1, CAIRN_KL_K2, CAIRN_KL_K3 };
 
 /* Sums that a policy loss leaves behind, f64, one call adds to them (min, max combine). */
 enum cairn_loss_stat {
-    CAIRN_LS_POLICY,     /* sum of weight * policy term */
-    CAIRN_LS_KL,         /* sum of weight * kl term */
-    CAIRN_LS_ENTROPY,    /* sum of entropy over loss tokens */
-    CAIRN_LS_TOKENS,     /* loss tokens */
-    CAIRN_LS_RATIO,      /* sum of ratios */
+    CAIRN_LS_POLICY,  /* sum of weight * policy term */
+    CAIRN_LS_KL,      /* sum of weight * kl term */
+    CAIRN_LS_ENTROPY, /* sum of entropy over loss tokens */
+    CAIRN_LS_TOKENS,  /* loss tokens */
+    CAIRN_LS_RATIO,   /* sum of ratios */
     CAIRN_LS_RATIO_MIN,
     CAIRN_LS_RATIO_MAX,
-    CAIRN_LS_CLIP_LOW,   /* tokens where the clipped branch won, below and above */
+    CAIRN_LS_CLIP_LOW, /* tokens where the clipped branch won, below and above */
     CAIRN_LS_CLIP_HIGH,
-    CAIRN_LS_MISMATCH,   /* sum, max of |old - smp|, tokens with equal bits, k3 of (smp -> old) */
+    CAIRN_LS_MISMATCH, /* sum, max of |old - smp|, tokens with equal bits, k3 of (smp -> old) */
     CAIRN_LS_MISMATCH_MAX,
     CAIRN_LS_MISMATCH_EQUAL,
     CAIRN_LS_MISMATCH_K3,
@@ -275,8 +275,8 @@ enum cairn_loss_stat {
  * loss = sum_n weight[n] * L: weight f32 (N) holds the reduction (1/loss tokens of the update, ...).
  * dcur f32 (N) = d loss / d cur, dentropy f32 (N) = -entropy_coef * weight (absent: not wanted).
  * cur, old, smp, ref, adv, weight, entropy f32 (N); smp, ref, entropy may be absent; mask u8 (N); seq i32 (N), ascending runs;
- * stats f64 (CAIRN_LS_COUNT) +=; zeros are a good start: with CAIRN_LS_TOKENS 0, minima and maxima begin afresh. CAIRN_LS_KL is without
- * kl_coef; a token that dual cuts counts as neither clip. ln rho and x of the kl beyond +-20: no gradient. */
+ * stats f64 (CAIRN_LS_COUNT) +=; zeros are a good start: with CAIRN_LS_TOKENS 0, minima and maxima begin afresh. CAIRN_LS_KL is
+ * without kl_coef; a token that dual cuts counts as neither clip. ln rho and x of the kl beyond +-20: no gradient. */
 struct cairn_policy_loss {
     struct cairn_tensor cur, old, smp, ref, adv, weight, entropy, mask, seq, dcur, dentropy, stats;
     enum cairn_ratio ratio;
@@ -304,14 +304,14 @@ struct cairn_sumsq {
 /* ---- the table ------------------------------------------------------------------------------------------------- */
 
 /* X(name): op `name` with arguments struct cairn_<name>. New ops are added at the end; GLM-5.3-Flash's own come with it. */
-#define CAIRN_OPS(X)                                                                                                         \
-    X(matmul) X(matmul_grouped) X(rmsnorm) X(rmsnorm_bwd) X(layernorm) X(rope) X(index) X(attention) X(attention_bwd)         \
-    X(router) X(router_bwd) X(dispatch) X(combine) X(combine_bwd) X(swiglu) X(swiglu_bwd) X(rows) X(embed_bwd) X(axpby)       \
-    X(cast) X(logprob) X(logprob_bwd) X(sample) X(policy_loss) X(adamw) X(sumsq)
+#define CAIRN_OPS(X)                                                                                                               \
+    X(matmul)                                                                                                                      \
+    X(matmul_grouped) X(rmsnorm) X(rmsnorm_bwd) X(layernorm) X(rope) X(index) X(attention) X(attention_bwd) X(router)              \
+        X(router_bwd) X(dispatch) X(combine) X(combine_bwd) X(swiglu) X(swiglu_bwd) X(rows) X(embed_bwd) X(axpby) X(cast)          \
+            X(logprob) X(logprob_bwd) X(sample) X(policy_loss) X(adamw) X(sumsq)
 
 struct cairn_ops {
-#define CAIRN_OP_FIELD(op) \
-    enum cairn_status (*op)(struct cairn_stream *s, const struct cairn_##op *a, struct cairn_error *err);
+#define CAIRN_OP_FIELD(op) enum cairn_status (*op)(struct cairn_stream * s, const struct cairn_##op *a, struct cairn_error *err);
     CAIRN_OPS(CAIRN_OP_FIELD)
 #undef CAIRN_OP_FIELD
 };
@@ -322,8 +322,8 @@ struct cairn_backend_opts {
 };
 
 struct cairn_backend {
-    uint32_t abi;     /* CAIRN_BACKEND_ABI */
-    const char *name; /* "cpu", "cuda" */
+    uint32_t abi;         /* CAIRN_BACKEND_ABI */
+    const char *name;     /* "cpu", "cuda" */
     enum cairn_dtype act; /* activation type */
     /* Opens device `ordinal`; the device lives until close. */
     enum cairn_status (*open)(int ordinal, const struct cairn_backend_opts *o, struct cairn_device **out, struct cairn_error *err);

@@ -1,5 +1,5 @@
-/* bench_kernels.c - see bench_kernels.h. Buffers are filled once with random numbers; every figure is the least of the repeats, since others
- * on the machine only add. Times are of ops on the cpu back-end as programs use them, checks and threads included.
+/* bench_kernels.c - see bench_kernels.h. Buffers are filled once with random numbers; every figure is the least of the repeats,
+ * since others on the machine only add. Times are of ops on the cpu back-end as programs use them, checks and threads included.
  */
 #include "tools/bench_kernels.h"
 
@@ -186,7 +186,8 @@ static void forget(struct bench *b)
 }
 
 /* Least time of one call: 15 samples of at least 1 ms each. */
-static enum cairn_status clock_call(struct bench *b, enum cairn_status (*call)(struct bench *, const void *), const void *arg, double *seconds)
+static enum cairn_status clock_call(struct bench *b, enum cairn_status (*call)(struct bench *, const void *), const void *arg,
+                                    double *seconds)
 {
     enum cairn_status st = CAIRN_OK;
     double best = 1e30;
@@ -215,8 +216,8 @@ out:
 }
 
 /* One line. flop or bytes: what one call does. */
-static enum cairn_status line(struct bench *b, const char *name, enum cairn_status (*call)(struct bench *, const void *), const void *arg, double flop,
-                              double bytes)
+static enum cairn_status line(struct bench *b, const char *name, enum cairn_status (*call)(struct bench *, const void *),
+                              const void *arg, double flop, double bytes)
 {
     enum cairn_status st = CAIRN_OK;
     double s;
@@ -231,10 +232,10 @@ out:
     return st;
 }
 
-#define CALL(op)                                                                                 \
-    static enum cairn_status call_##op(struct bench *b, const void *a)                           \
-    {                                                                                            \
-        return b->c.ops.op(&b->c.stream, (const struct cairn_##op *)a, &b->err);                 \
+#define CALL(op)                                                                                                                   \
+    static enum cairn_status call_##op(struct bench *b, const void *a)                                                             \
+    {                                                                                                                              \
+        return b->c.ops.op(&b->c.stream, (const struct cairn_##op *)a, &b->err);                                                   \
     }
 CALL(matmul)
 CALL(matmul_grouped)
@@ -258,8 +259,15 @@ CALL(sumsq)
 
 static enum cairn_status products(struct bench *b)
 {
-    static const int sizes[][3] = {/* N, K, O */ {2048, 512, 512}, {2048, 128, 128}, {2048, 96, 240}, {2048, 64, 32}, {128, 128, 128},
-                                   {128, 96, 240},  {16, 128, 256},  {1, 128, 128},   {1, 512, 512}};
+    static const int sizes[][3] = {/* N, K, O */ {2048, 512, 512},
+                                   {2048, 128, 128},
+                                   {2048, 96, 240},
+                                   {2048, 64, 32},
+                                   {128, 128, 128},
+                                   {128, 96, 240},
+                                   {16, 128, 256},
+                                   {1, 128, 128},
+                                   {1, 512, 512}};
     static const char *const forms[] = {"NT", "NN", "TN"};
     enum cairn_status st = CAIRN_OK;
 
@@ -272,7 +280,9 @@ static enum cairn_status products(struct bench *b)
             if (f == CAIRN_TN && n < 128)
                 continue;
             a.x = tensor(b, CAIRN_F32, 2, n, k, 0);
-            a.w = f == CAIRN_NT ? tensor(b, CAIRN_F32, 2, o, k, 0) : f == CAIRN_NN ? tensor(b, CAIRN_F32, 2, k, o, 0) : tensor(b, CAIRN_F32, 2, n, o, 0);
+            a.w = f == CAIRN_NT   ? tensor(b, CAIRN_F32, 2, o, k, 0)
+                  : f == CAIRN_NN ? tensor(b, CAIRN_F32, 2, k, o, 0)
+                                  : tensor(b, CAIRN_F32, 2, n, o, 0);
             a.y = f == CAIRN_TN ? tensor(b, CAIRN_F32, 2, k, o, 0) : tensor(b, CAIRN_F32, 2, n, o, 0);
             snprintf(name, sizeof name, "matmul %s N=%d K=%d O=%d", forms[f], (int)n, (int)k, (int)o);
             TRY(line(b, name, call_matmul, &a, 2.0 * (double)n * (double)k * (double)o, 0));
@@ -300,7 +310,9 @@ static enum cairn_status grouped(struct bench *b)
         struct cairn_matmul_grouped a = {.form = form, .alpha = 1, .segments = 1};
 
         a.x = tensor(b, CAIRN_F32, 2, n, k, 0);
-        a.w = form == CAIRN_NT ? tensor(b, CAIRN_F32, 3, e, o, k) : form == CAIRN_NN ? tensor(b, CAIRN_F32, 3, e, k, o) : tensor(b, CAIRN_F32, 2, n, o, 0);
+        a.w = form == CAIRN_NT   ? tensor(b, CAIRN_F32, 3, e, o, k)
+              : form == CAIRN_NN ? tensor(b, CAIRN_F32, 3, e, k, o)
+                                 : tensor(b, CAIRN_F32, 2, n, o, 0);
         a.y = form == CAIRN_TN ? tensor(b, CAIRN_F32, 3, e, k, o) : tensor(b, CAIRN_F32, 2, n, o, 0);
         a.offsets = tensor(b, CAIRN_I32, 1, e + 1, 0, 0);
         ints(&a.offsets, even_offsets, &each);
@@ -324,11 +336,15 @@ static int64_t sequence_of(int64_t i, const int64_t *k)
 
 static enum cairn_status attention(struct bench *b)
 {
-    static const int sizes[][6] = {/* N, length, H, W, C, T */ {2048, 64, 6, 40, 32, 16}, {2048, 256, 4, 40, 32, 32}, {4096, 4096, 6, 40, 32, 512}, {2048, 64, 6, 40, 32, 64}};
+    static const int sizes[][6] = {/* N, length, H, W, C, T */ {2048, 64, 6, 40, 32, 16},
+                                   {2048, 256, 4, 40, 32, 32},
+                                   {4096, 4096, 6, 40, 32, 512},
+                                   {2048, 64, 6, 40, 32, 64}};
     enum cairn_status st = CAIRN_OK;
 
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        int64_t n = sizes[i][0], len = sizes[i][1], H = sizes[i][2], W = sizes[i][3], C = sizes[i][4], T = sizes[i][5], B = n / len, D = 16;
+        int64_t n = sizes[i][0], len = sizes[i][1], H = sizes[i][2], W = sizes[i][3], C = sizes[i][4], T = sizes[i][5], B = n / len,
+                D = 16;
         double pairs = 0, seen = 0;
         char name[64];
         struct cairn_keys keys = {.rows = tensor(b, CAIRN_F32, 2, n, W, 0)}, ikeys;
@@ -348,16 +364,26 @@ static enum cairn_status attention(struct bench *b)
         }
         ikeys = keys;
         ikeys.rows = tensor(b, CAIRN_F32, 2, n, D, 0);
-        x = (struct cairn_index){tensor(b, CAIRN_F32, 3, n, 4, D), tensor(b, CAIRN_F32, 2, n, 4, 0), tensor(b, CAIRN_I32, 2, n, T, 0), ikeys, 0.25f};
+        x = (struct cairn_index){tensor(b, CAIRN_F32, 3, n, 4, D), tensor(b, CAIRN_F32, 2, n, 4, 0),
+                                 tensor(b, CAIRN_I32, 2, n, T, 0), ikeys, 0.25f};
         snprintf(name, sizeof name, "index N=%d of %d, 4 x 16, T=%d", (int)n, (int)len, (int)T);
         if (seen > 0)
             TRY(line(b, name, call_index, &x, 2 * seen * 4 * (double)(D + 1), 0));
         else
             TRY(call_index(b, &x));
-        a = (struct cairn_attention){tensor(b, CAIRN_F32, 3, n, H, W), x.idx, tensor(b, CAIRN_F32, 3, n, H, C), tensor(b, CAIRN_F32, 2, n, H, 0), keys, 0.16f};
+        a = (struct cairn_attention){tensor(b, CAIRN_F32, 3, n, H, W), x.idx, tensor(b, CAIRN_F32, 3, n, H, C),
+                                     tensor(b, CAIRN_F32, 2, n, H, 0), keys,  0.16f};
         snprintf(name, sizeof name, "attention N=%d of %d, H=%d W=%d T=%d", (int)n, (int)len, (int)H, (int)W, (int)T);
         TRY(line(b, name, call_attention, &a, 2 * pairs * (double)(H * (W + C)), 0));
-        g = (struct cairn_attention_bwd){a.q, a.idx, a.o, a.lse, tensor(b, CAIRN_F32, 3, n, H, C), tensor(b, CAIRN_F32, 3, n, H, W), tensor(b, CAIRN_F32, 2, n, W, 0), keys, 0.16f};
+        g = (struct cairn_attention_bwd){a.q,
+                                         a.idx,
+                                         a.o,
+                                         a.lse,
+                                         tensor(b, CAIRN_F32, 3, n, H, C),
+                                         tensor(b, CAIRN_F32, 3, n, H, W),
+                                         tensor(b, CAIRN_F32, 2, n, W, 0),
+                                         keys,
+                                         0.16f};
         snprintf(name, sizeof name, "attention_bwd N=%d of %d, H=%d W=%d T=%d", (int)n, (int)len, (int)H, (int)W, (int)T);
         TRY(line(b, name, call_attention_bwd, &g, 2 * pairs * (double)(H * (3 * W + 2 * C)), 0));
         forget(b);
@@ -377,11 +403,16 @@ static enum cairn_status rest(struct bench *b)
     enum cairn_status st = CAIRN_OK;
     int64_t N = 2048, D = 128, F = 512, V = 2331, E = 8, K = 2, P = 1 << 20, R = 16, twice = 2 * N;
     double nd = (double)(N * D), nf = (double)(N * F);
-    struct cairn_tensor x = tensor(b, CAIRN_F32, 2, N, D, 0), y = tensor(b, CAIRN_F32, 2, N, D, 0), g = tensor(b, CAIRN_F32, 1, D, 0, 0), s = tensor(b, CAIRN_F32, 1, N, 0, 0);
-    struct cairn_tensor dg = tensor(b, CAIRN_F32, 1, D, 0, 0), a = tensor(b, CAIRN_F32, 2, N, F, 0), u = tensor(b, CAIRN_F32, 2, N, F, 0), h = tensor(b, CAIRN_F32, 2, N, F, 0);
-    struct cairn_tensor da = tensor(b, CAIRN_F32, 2, N, F, 0), du = tensor(b, CAIRN_F32, 2, N, F, 0), pos = tensor(b, CAIRN_I32, 1, N, 0, 0);
-    struct cairn_tensor r = tensor(b, CAIRN_F32, 2, N, E, 0), idx = tensor(b, CAIRN_I32, 2, N, K, 0), gate = tensor(b, CAIRN_F32, 2, N, K, 0), prob = tensor(b, CAIRN_F32, 2, N, K, 0);
-    struct cairn_tensor where = tensor(b, CAIRN_I32, 2, N, K, 0), xs = tensor(b, CAIRN_F32, 2, N * K, D, 0), bias = tensor(b, CAIRN_F32, 1, E, 0, 0);
+    struct cairn_tensor x = tensor(b, CAIRN_F32, 2, N, D, 0), y = tensor(b, CAIRN_F32, 2, N, D, 0),
+                        g = tensor(b, CAIRN_F32, 1, D, 0, 0), s = tensor(b, CAIRN_F32, 1, N, 0, 0);
+    struct cairn_tensor dg = tensor(b, CAIRN_F32, 1, D, 0, 0), a = tensor(b, CAIRN_F32, 2, N, F, 0),
+                        u = tensor(b, CAIRN_F32, 2, N, F, 0), h = tensor(b, CAIRN_F32, 2, N, F, 0);
+    struct cairn_tensor da = tensor(b, CAIRN_F32, 2, N, F, 0), du = tensor(b, CAIRN_F32, 2, N, F, 0),
+                        pos = tensor(b, CAIRN_I32, 1, N, 0, 0);
+    struct cairn_tensor r = tensor(b, CAIRN_F32, 2, N, E, 0), idx = tensor(b, CAIRN_I32, 2, N, K, 0),
+                        gate = tensor(b, CAIRN_F32, 2, N, K, 0), prob = tensor(b, CAIRN_F32, 2, N, K, 0);
+    struct cairn_tensor where = tensor(b, CAIRN_I32, 2, N, K, 0), xs = tensor(b, CAIRN_F32, 2, N * K, D, 0),
+                        bias = tensor(b, CAIRN_F32, 1, E, 0, 0);
     const int64_t heads[3] = {N, D / R, R};
     struct cairn_rmsnorm rms = {x, g, y, s, 1e-5f};
     struct cairn_rmsnorm_bwd rmsb = {x, g, s, y, xs, dg, 0};
@@ -410,9 +441,12 @@ static enum cairn_status rest(struct bench *b)
     TRY(line(b, "axpby 2048 x 128", call_axpby, &ax, 0, 12 * nd));
     forget(b);
     {
-        struct cairn_tensor z = tensor(b, CAIRN_F32, 2, N, D, 0), w = tensor(b, CAIRN_F32, 2, V, D, 0), t = tensor(b, CAIRN_I32, 1, N, 0, 0), lp = tensor(b, CAIRN_F32, 1, N, 0, 0);
-        struct cairn_tensor lse = tensor(b, CAIRN_F32, 1, N, 0, 0), en = tensor(b, CAIRN_F32, 1, N, 0, 0), dz = tensor(b, CAIRN_F32, 2, N, D, 0), dw = tensor(b, CAIRN_F32, 2, V, D, 0);
-        struct cairn_tensor logits = tensor(b, CAIRN_F32, 2, 128, V, 0), id = tensor(b, CAIRN_I32, 1, 128, 0, 0), tok = tensor(b, CAIRN_I32, 1, 128, 0, 0), l1 = tensor(b, CAIRN_F32, 1, 128, 0, 0);
+        struct cairn_tensor z = tensor(b, CAIRN_F32, 2, N, D, 0), w = tensor(b, CAIRN_F32, 2, V, D, 0),
+                            t = tensor(b, CAIRN_I32, 1, N, 0, 0), lp = tensor(b, CAIRN_F32, 1, N, 0, 0);
+        struct cairn_tensor lse = tensor(b, CAIRN_F32, 1, N, 0, 0), en = tensor(b, CAIRN_F32, 1, N, 0, 0),
+                            dz = tensor(b, CAIRN_F32, 2, N, D, 0), dw = tensor(b, CAIRN_F32, 2, V, D, 0);
+        struct cairn_tensor logits = tensor(b, CAIRN_F32, 2, 128, V, 0), id = tensor(b, CAIRN_I32, 1, 128, 0, 0),
+                            tok = tensor(b, CAIRN_I32, 1, 128, 0, 0), l1 = tensor(b, CAIRN_F32, 1, 128, 0, 0);
         struct cairn_logprob f = {z, w, t, lp, lse, en, {0}, 1, 1};
         struct cairn_logprob_bwd gb = {z, w, t, lse, en, lp, {0}, dz, dw, 1, 1};
         struct cairn_sample sa = {logits, id, id, id, tok, l1, {0}, 1, 1, 1, 1, 0, 0, 0, 1}, cut = sa;
@@ -428,7 +462,8 @@ static enum cairn_status rest(struct bench *b)
         forget(b);
     }
     {
-        struct cairn_tensor p = tensor(b, CAIRN_F32, 1, P, 0, 0), gr = tensor(b, CAIRN_F32, 1, P, 0, 0), m = tensor(b, CAIRN_F32, 1, P, 0, 0), v = tensor(b, CAIRN_F32, 1, P, 0, 0);
+        struct cairn_tensor p = tensor(b, CAIRN_F32, 1, P, 0, 0), gr = tensor(b, CAIRN_F32, 1, P, 0, 0),
+                            m = tensor(b, CAIRN_F32, 1, P, 0, 0), v = tensor(b, CAIRN_F32, 1, P, 0, 0);
         struct cairn_adamw ad = {p, gr, m, v, 1e-4f, 0.9f, 0.999f, 1e-8f, 0, 1, 5};
         struct cairn_sumsq sq = {gr, tensor(b, CAIRN_F64, 1, 1, 0, 0)};
         struct cairn_tensor zero = v;

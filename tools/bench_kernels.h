@@ -4,8 +4,9 @@
 
 #include <stdio.h>
 
-/* Measures the machine's fma rate (registers only, all cores) and copy bandwidth, then each op at sizes of the small models, and prints a
- * table to `out`: least of the repeats, GFLOP/s or GB/s, share of the measured limit. Takes a few seconds. An exit code (status.h). */
+/* Measures the machine's fma rate (registers only, all cores) and copy bandwidth, then each op at sizes of the small models, and
+ * prints a table to `out`: least of the repeats, GFLOP/s or GB/s, share of the measured limit. Takes a few seconds. An exit code
+ * (status.h). */
 int cairn_bench_kernels(FILE *out);
 /* The machine's fma rate in GFLOP/s with `threads` threads (two operations an fma). */
 double cairn_bench_fma_peak(int threads);

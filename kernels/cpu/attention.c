@@ -98,7 +98,8 @@ static void forward_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
             for (int64_t i = 0; i < z->C; i += VL)
                 v16_storen(at2(&k->o, n, h) + i, v16_load(out + h * z->ldo + i) / v16_set(total[h]), z->C - i < VL ? z->C - i : VL);
         for (int64_t h = 0; h < z->H; h += VL)
-            v16_storen(f32(&k->lse) + n * z->H + h, v16_load(most + h) + v16_log(v16_load(total + h)), z->H - h < VL ? z->H - h : VL);
+            v16_storen(f32(&k->lse) + n * z->H + h, v16_load(most + h) + v16_log(v16_load(total + h)),
+                       z->H - h < VL ? z->H - h : VL);
     }
 }
 
@@ -173,8 +174,8 @@ static void query_pass(const struct backward *b, struct gather *g, int64_t n, fl
         memcpy(at2(&b->dq, n, h), out + h * z->ldo, (size_t)z->W * sizeof(float));
 }
 
-/* Second pass for key row s, channels from w on: nq vectors of them, of which the first nv are value channels too. The two sums, over
- * dl q and over P d_o, are chains of their own (latency), both added to dk at the end. mq, mv: channels in the last vector. */
+/* Second pass for key row s, channels from w on: nq vectors of them, of which the first nv are value channels too. The two sums,
+ * over dl q and over P d_o, are chains of their own (latency), both added to dk at the end. mq, mv: channels in the last vector. */
 VINLINE void key_block(const int nq, const int nv, const struct backward *b, int64_t s, int64_t w, int64_t mq, int64_t mv)
 {
     const struct shape *z = &b->z;
@@ -218,13 +219,14 @@ static void key_pass(const struct backward *b, int64_t s)
         int nq = (int)((q + VL - 1) / VL), nv = (int)((o + VL - 1) / VL);
         int64_t mq = q - (nq - 1) * VL, mv = o - (nv - 1) * VL;
 
-#define BLOCK(Q, V)                        \
-    case Q * 8 + V:                        \
-        key_block(Q, V, b, s, w, mq, mv);  \
+#define BLOCK(Q, V)                                                                                                                \
+    case Q * 8 + V:                                                                                                                \
+        key_block(Q, V, b, s, w, mq, mv);                                                                                          \
         break;
         switch (nq * 8 + nv) {
-            BLOCK(1, 0) BLOCK(1, 1) BLOCK(2, 0) BLOCK(2, 1) BLOCK(2, 2) BLOCK(3, 0) BLOCK(3, 1) BLOCK(3, 2) BLOCK(3, 3)
-            BLOCK(4, 0) BLOCK(4, 1) BLOCK(4, 2) BLOCK(4, 3) BLOCK(4, 4)
+            BLOCK(1, 0)
+            BLOCK(1, 1) BLOCK(2, 0) BLOCK(2, 1) BLOCK(2, 2) BLOCK(3, 0) BLOCK(3, 1) BLOCK(3, 2) BLOCK(3, 3) BLOCK(4, 0) BLOCK(4, 1)
+                BLOCK(4, 2) BLOCK(4, 3) BLOCK(4, 4)
         }
 #undef BLOCK
     }

@@ -4,7 +4,8 @@
 #include "keys.h"
 
 /* l[j] = scale * q . k over the chosen keys */
-static void products(const float *q, const struct keys *keys, int64_t seq, const int32_t *idx, int64_t count, int64_t W, double scale, double *l)
+static void products(const float *q, const struct keys *keys, int64_t seq, const int32_t *idx, int64_t count, int64_t W,
+                     double scale, double *l)
 {
     for (int64_t j = 0; j < count; j++) {
         l[j] = 0;
@@ -19,7 +20,8 @@ enum cairn_status cairn_attention_ref(struct cairn_stream *s, const struct cairn
     struct call c = call_begin("attention", s, err);
     int64_t N = -1, H = -1, W = -1, C = -1, S = -1, T = -1;
     struct arg q = call_arg(&c, "q", &a->q, STRIDED | T_F32, 3, &N, &H, &W), idx = call_arg(&c, "idx", &a->idx, T_I32, 2, &N, &T),
-               o = call_arg(&c, "o", &a->o, OUT | STRIDED | T_F32, 3, &N, &H, &C), lse = call_arg(&c, "lse", &a->lse, OUT | T_F32, 2, &N, &H);
+               o = call_arg(&c, "o", &a->o, OUT | STRIDED | T_F32, 3, &N, &H, &C),
+               lse = call_arg(&c, "lse", &a->lse, OUT | T_F32, 2, &N, &H);
     struct keys keys = keys_arg(&c, &a->keys, &N, &S, &W);
 
     call_reserve(&c, 0, call_ok(&c) ? (size_t)T * sizeof(double) : 0);
@@ -58,7 +60,8 @@ enum cairn_status cairn_attention_bwd_ref(struct cairn_stream *s, const struct c
     struct arg q = call_arg(&c, "q", &a->q, STRIDED | T_F32, 3, &N, &H, &W), idx = call_arg(&c, "idx", &a->idx, T_I32, 2, &N, &T),
                o = call_arg(&c, "o", &a->o, STRIDED | T_F32, 3, &N, &H, &C), lse = call_arg(&c, "lse", &a->lse, T_F32, 2, &N, &H),
                d_o = call_arg(&c, "d_o", &a->d_o, STRIDED | T_F32, 3, &N, &H, &C),
-               dq = call_arg(&c, "dq", &a->dq, OUT | STRIDED | T_F32, 3, &N, &H, &W), dk = call_arg(&c, "dk", &a->dk, OUT | T_F32, 2, &S, &W);
+               dq = call_arg(&c, "dq", &a->dq, OUT | STRIDED | T_F32, 3, &N, &H, &W),
+               dk = call_arg(&c, "dk", &a->dk, OUT | T_F32, 2, &S, &W);
     struct keys keys = keys_arg(&c, &a->keys, &N, &S, &W);
 
     if (call_ok(&c) && keys.pages.p)

@@ -137,8 +137,7 @@ static enum cairn_status copy_within(struct cairn_device *dev, void *stream, voi
     return at_once_wait(dev, stream, err);
 }
 
-static enum cairn_status fill(struct cairn_device *dev, void *stream, void *d_dst, int byte, size_t bytes,
-                              struct cairn_error *err)
+static enum cairn_status fill(struct cairn_device *dev, void *stream, void *d_dst, int byte, size_t bytes, struct cairn_error *err)
 {
     memset(d_dst, byte, bytes);
     return at_once_wait(dev, stream, err);
@@ -217,7 +216,7 @@ static void numerics(struct cairn_device *dev, char *out, int n)
 }
 
 #define FAST(op) .op = cairn_##op##_cpu,
-#define REF(op) .op = cairn_##op##_ref,
+#define REF(op)  .op = cairn_##op##_ref,
 static const struct cairn_ops fast = {CAIRN_OPS(FAST)};
 static const struct cairn_ops reference = {CAIRN_OPS(REF)};
 

@@ -9,7 +9,8 @@ enum cairn_status cairn_dispatch_cpu(struct cairn_stream *s, const struct cairn_
 {
     struct call c = call_begin("dispatch", s, err);
     int64_t N = -1, K = -1, E1 = -1, M;
-    struct arg idx = call_arg(&c, "idx", &a->idx, T_I32, 2, &N, &K), offsets = call_arg(&c, "offsets", &a->offsets, OUT | T_I32, 1, &E1),
+    struct arg idx = call_arg(&c, "idx", &a->idx, T_I32, 2, &N, &K),
+               offsets = call_arg(&c, "offsets", &a->offsets, OUT | T_I32, 1, &E1),
                where = call_arg(&c, "where", &a->where, OUT | T_I32, 2, &N, &K), token;
 
     M = N * K;

@@ -5,7 +5,8 @@ enum cairn_status cairn_dispatch_ref(struct cairn_stream *s, const struct cairn_
 {
     struct call c = call_begin("dispatch", s, err);
     int64_t N = -1, K = -1, E1 = -1, M;
-    struct arg idx = call_arg(&c, "idx", &a->idx, T_I32, 2, &N, &K), offsets = call_arg(&c, "offsets", &a->offsets, OUT | T_I32, 1, &E1),
+    struct arg idx = call_arg(&c, "idx", &a->idx, T_I32, 2, &N, &K),
+               offsets = call_arg(&c, "offsets", &a->offsets, OUT | T_I32, 1, &E1),
                where = call_arg(&c, "where", &a->where, OUT | T_I32, 2, &N, &K), token;
     int32_t row = 0;
 
@@ -51,7 +52,8 @@ enum cairn_status cairn_combine_bwd_ref(struct cairn_stream *s, const struct cai
     int64_t N = -1, K = -1, M = -1, D = -1;
     struct arg x = call_arg(&c, "x", &a->x, (a->dgate.buf ? 0 : ABSENT) | STRIDED | T_F32, 2, &M, &D),
                dx = call_arg(&c, "dx", &a->dx, OUT | STRIDED | T_F32, 2, &M, &D),
-               where = call_arg(&c, "where", &a->where, T_I32, 2, &N, &K), gate = call_arg(&c, "gate", &a->gate, ABSENT | T_F32, 2, &N, &K),
+               where = call_arg(&c, "where", &a->where, T_I32, 2, &N, &K),
+               gate = call_arg(&c, "gate", &a->gate, ABSENT | T_F32, 2, &N, &K),
                dy = call_arg(&c, "dy", &a->dy, STRIDED | T_F32, 2, &N, &D),
                dgate = call_arg(&c, "dgate", &a->dgate, OUT | ABSENT | T_F32, 2, &N, &K);
 

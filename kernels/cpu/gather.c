@@ -61,6 +61,6 @@ void gather_sums(const struct gather *g, const float *p, int64_t ldp, int64_t he
 {
     for (int64_t c = 0; c < width; c += TILE_N)
         for (int64_t h = 0; h < heads; h += TILE_M)
-            gemm_tile((int)(heads - h < TILE_M ? heads - h : TILE_M), width - c > VL ? 2 : 1, g->count, p + h * ldp, ldp, 1, g->rows + c,
-                      g->ldw, o + h * ldo + c, ldo, 0);
+            gemm_tile((int)(heads - h < TILE_M ? heads - h : TILE_M), width - c > VL ? 2 : 1, g->count, p + h * ldp, ldp, 1,
+                      g->rows + c, g->ldw, o + h * ldo + c, ldo, 0);
 }

@@ -43,13 +43,13 @@ VINLINE void tile(const int m, const int nv, int64_t k, const float *a, int64_t 
             v16_store(out + r * ldo + v * VL, acc[r][v]);
 }
 
-#define TILE_CASE(M)                                                                                                         \
-    case M:                                                                                                                  \
-        if (nv == 2 && TILE_PAIR)                                                                                            \
-            tile(M, 2, k, a, a_m, a_k, b, ldb, out, ldo, go_on);                                                             \
-        else                                                                                                                 \
-            for (int v = 0; v < nv; v++)                                                                                     \
-                tile(M, 1, k, a, a_m, a_k, b + v * VL, ldb, out + v * VL, ldo, go_on);                                       \
+#define TILE_CASE(M)                                                                                                               \
+    case M:                                                                                                                        \
+        if (nv == 2 && TILE_PAIR)                                                                                                  \
+            tile(M, 2, k, a, a_m, a_k, b, ldb, out, ldo, go_on);                                                                   \
+        else                                                                                                                       \
+            for (int v = 0; v < nv; v++)                                                                                           \
+                tile(M, 1, k, a, a_m, a_k, b + v * VL, ldb, out + v * VL, ldo, go_on);                                             \
         break;
 
 #ifdef __AVX512F__
@@ -361,7 +361,7 @@ void gemm_piece(const struct gemm *g, int t, int pieces, void *scratch)
 }
 
 struct gemm gemm_product(enum cairn_form form, const float *x, int64_t xs, const void *w, enum cairn_dtype w_type, int64_t ws,
-                           float *y, int64_t ys, int64_t n, int64_t k, int64_t o)
+                         float *y, int64_t ys, int64_t n, int64_t k, int64_t o)
 {
     struct gemm g = {.a_type = CAIRN_F32, .b_type = w_type, .c = y, .alpha = 1.0f, .segments = 1};
 

@@ -25,7 +25,7 @@
 
 struct gemm {
     int64_t m, n, k;
-    const void *a, *b; /* element (m, k) at a + m*a_m + k*a_k; b likewise */
+    const void *a, *b;               /* element (m, k) at a + m*a_m + k*a_k; b likewise */
     enum cairn_dtype a_type, b_type; /* f32 or bf16 */
     int64_t a_m, a_k, b_k, b_n;
     float *c;
@@ -36,11 +36,11 @@ struct gemm {
     int segments;
 };
 
-/* The product of form `form` (kernels.h) over n rows; xs, ws, ys: strides of the first of the last two dimensions; k, o: the two other
- * dimensions in the order of the form. alpha 1, one segment, not accumulating. NT with few rows is turned round, so that the smaller
- * operand is the one that is packed; no bit depends on it. */
-struct gemm gemm_product(enum cairn_form form, const float *x, int64_t xs, const void *w, enum cairn_dtype w_type, int64_t ws, float *y,
-                         int64_t ys, int64_t n, int64_t k, int64_t o);
+/* The product of form `form` (kernels.h) over n rows; xs, ws, ys: strides of the first of the last two dimensions; k, o: the two
+ * other dimensions in the order of the form. alpha 1, one segment, not accumulating. NT with few rows is turned round, so that the
+ * smaller operand is the one that is packed; no bit depends on it. */
+struct gemm gemm_product(enum cairn_form form, const float *x, int64_t xs, const void *w, enum cairn_dtype w_type, int64_t ws,
+                         float *y, int64_t ys, int64_t n, int64_t k, int64_t o);
 /* Bytes of scratch that gemm_part needs, for any product. */
 size_t gemm_scratch_bytes(int segments);
 /* Computes rows m0 .. m1, columns n0 .. n1. */

@@ -1,8 +1,8 @@
 /* head.h - the numbers of one row of logits, for logprob, its backward and sample alike: hence equal bits in all of them.
  *
- * x = logit * inv_temperature. ln sum exp x = m + ln(sum of e^(x - m)), m the largest x. The vocabulary is cut into equal consecutive
- * segments; inside one, element i is added in lane i mod 16; lanes, then segments, are added by fixed binary trees. Neither the rows
- * of a call nor its threads nor the instruction set has a say.
+ * x = logit * inv_temperature. ln sum exp x = m + ln(sum of e^(x - m)), m the largest x. The vocabulary is cut into equal
+ * consecutive segments; inside one, element i is added in lane i mod 16; lanes, then segments, are added by fixed binary trees.
+ * Neither the rows of a call nor its threads nor the instruction set has a say.
  */
 #ifndef CAIRN_KERNELS_CPU_HEAD_H
 #define CAIRN_KERNELS_CPU_HEAD_H

@@ -3,8 +3,7 @@
 
 #include "vmath.h"
 
-#define SEGMENTS_MAX 4096
-#define LEVELS 13
+#define LEVELS       13
 
 /* Sums e^(x-m), and e^(x-m) (x-m), over one segment. */
 static void segment(const float *l, int64_t n, v16 scale, v16 most, int want_entropy, float *sum, float *moment)

@@ -7,8 +7,8 @@ enum cairn_status cairn_index_ref(struct cairn_stream *s, const struct cairn_ind
 {
     struct call c = call_begin("index", s, err);
     int64_t N = -1, H = -1, D = -1, S = -1, T = -1;
-    struct arg q = call_arg(&c, "q", &a->q, STRIDED | T_F32, 3, &N, &H, &D), w = call_arg(&c, "w", &a->w, STRIDED | T_F32, 2, &N, &H),
-               idx = call_arg(&c, "idx", &a->idx, OUT | T_I32, 2, &N, &T);
+    struct arg q = call_arg(&c, "q", &a->q, STRIDED | T_F32, 3, &N, &H, &D),
+               w = call_arg(&c, "w", &a->w, STRIDED | T_F32, 2, &N, &H), idx = call_arg(&c, "idx", &a->idx, OUT | T_I32, 2, &N, &T);
     struct keys keys = keys_arg(&c, &a->keys, &N, &S, &D);
 
     call_reserve(&c, 0, call_ok(&c) ? (size_t)(S + 1) * (sizeof(float) + 1) : 0);

@@ -23,7 +23,7 @@
 #pragma GCC visibility push(hidden)
 
 #define CPU_MAX_THREADS 256
-#define CALL_MAX_ARGS 20
+#define CALL_MAX_ARGS   20
 
 struct pool;       /* pool.h */
 struct rope_table; /* rope.c */
@@ -31,7 +31,7 @@ struct rope_table; /* rope.c */
 struct cpu {
     struct cairn_device dev;
     int guard, threads;
-    struct pool *pool; /* made when first needed */
+    struct pool *pool;                  /* made when first needed */
     void *scratch[CPU_MAX_THREADS + 1]; /* the last one is shared */
     size_t scratch_bytes[CPU_MAX_THREADS + 1];
     struct rope_table *rope; /* list of cached tables */
@@ -96,8 +96,8 @@ static inline int32_t *i32(const struct arg *a)
 void call_reserve(struct call *c, size_t each, size_t shared);
 /* Into how many pieces (at most `most`, at least 1) a job of `work` multiply-adds, or as much, is best cut. */
 int call_pieces(const struct call *c, int64_t work, int64_t most);
-/* Calls part(ctx, begin, end, scratch) for parts of 0 .. n that together are all of it; begins are multiples of `unit`. Parts run on
- * any thread, in any order, each with its thread's scratch. */
+/* Calls part(ctx, begin, end, scratch) for parts of 0 .. n that together are all of it; begins are multiples of `unit`. Parts run
+ * on any thread, in any order, each with its thread's scratch. */
 typedef void part_fn(void *ctx, int64_t begin, int64_t end, void *scratch);
 void call_share(struct call *c, int64_t n, int64_t unit, int64_t work, part_fn *part, void *ctx);
 static inline void *scratch_shared(const struct call *c)
@@ -128,8 +128,8 @@ static inline float *at2(const struct arg *a, int64_t i, int64_t j)
 
 /* ---- the two tables -------------------------------------------------------------------------------------------------- */
 
-#define CPU_DECLARE(op)                                                                                                     \
-    enum cairn_status cairn_##op##_cpu(struct cairn_stream *s, const struct cairn_##op *a, struct cairn_error *err);        \
+#define CPU_DECLARE(op)                                                                                                            \
+    enum cairn_status cairn_##op##_cpu(struct cairn_stream *s, const struct cairn_##op *a, struct cairn_error *err);               \
     enum cairn_status cairn_##op##_ref(struct cairn_stream *s, const struct cairn_##op *a, struct cairn_error *err);
 CAIRN_OPS(CPU_DECLARE)
 #undef CPU_DECLARE

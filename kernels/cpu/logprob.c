@@ -1,14 +1,14 @@
 /* logprob.c - log-probabilities of given tokens and their backward, over chunks of rows, so that logits are never held whole.
  *
- * Only rows whose target is wanted are computed: they are brought together first. In the backward the rows of dl^T z are added to dw in
- * order, one chain over all wanted rows whatever the chunks.
+ * Only rows whose target is wanted are computed: they are brought together first. In the backward the rows of dl^T z are added to
+ * dw in order, one chain over all wanted rows whatever the chunks.
  */
 #include "gemm.h"
 #include "head.h"
 #include "vmath.h"
 
 #define CHUNK_BYTES ((int64_t)8 << 20) /* of logits */
-#define CHUNK_ROWS 256
+#define CHUNK_ROWS  256
 
 struct head {
     struct arg z, w, target;
@@ -30,7 +30,8 @@ static void head_args(struct call *c, struct head *h, const struct cairn_tensor 
     h->z = call_arg(c, "z", z, STRIDED | T_F32, 2, &h->N, &h->D);
     h->w = call_arg(c, "w", w, STRIDED | T_WEIGHT, 2, &h->V, &h->D);
     h->target = call_arg(c, "target", target, T_I32, 1, &h->N);
-    if (call_ok(c) && (h->segments < 1 || h->segments > 4096 || (h->segments & (h->segments - 1)) || h->V < 1 || h->V % h->segments))
+    if (call_ok(c) &&
+        (h->segments < 1 || h->segments > 4096 || (h->segments & (h->segments - 1)) || h->V < 1 || h->V % h->segments))
         call_fail(c, "vocabulary of %lld in %d segments", (long long)h->V, h->segments);
     for (int64_t n = 0; call_ok(c) && n < h->N; n++)
         if (i32(&h->target)[n] < -1 || i32(&h->target)[n] >= h->V)
@@ -207,7 +208,8 @@ enum cairn_status cairn_logprob_bwd_cpu(struct cairn_stream *s, const struct cai
         for (k.i0 = 0; k.i0 < h->count; k.i0 += h->chunk) {
             int64_t m = h->count - k.i0 < h->chunk ? h->count - k.i0 : h->chunk;
             struct gemm to_z = gemm_product(CAIRN_NN, h->logits, h->V, h->w.p, h->w.type, h->w.s[0], h->dz, h->D, m, h->V, h->D);
-            struct gemm to_w = gemm_product(CAIRN_TN, h->logits, h->V, h->rows, CAIRN_F32, h->D, f32(&k.dw), k.dw.s[0], m, h->V, h->D);
+            struct gemm to_w =
+                gemm_product(CAIRN_TN, h->logits, h->V, h->rows, CAIRN_F32, h->D, f32(&k.dw), k.dw.s[0], m, h->V, h->D);
 
             chunk_logits(&c, h, k.i0, m);
             call_share(&c, m, 1, m * h->V * 4, gradient_rows, &k);

@@ -1,4 +1,5 @@
-/* logprob_ref.c - log-probabilities and their backward as their formulas read, in fp64; and the row of it that sample_ref shares. */
+/* logprob_ref.c - log-probabilities and their backward as their formulas read, in fp64; and the row of it that sample_ref shares.
+ */
 #include <math.h>
 #include <stdlib.h>
 
@@ -40,8 +41,10 @@ enum cairn_status cairn_logprob_ref(struct cairn_stream *s, const struct cairn_l
 {
     struct call c = call_begin("logprob", s, err);
     int64_t N = -1, D = -1, V = -1;
-    struct arg z = call_arg(&c, "z", &a->z, STRIDED | T_F32, 2, &N, &D), w = call_arg(&c, "w", &a->w, STRIDED | T_WEIGHT, 2, &V, &D),
-               target = call_arg(&c, "target", &a->target, T_I32, 1, &N), logprob = call_arg(&c, "logprob", &a->logprob, OUT | T_F32, 1, &N),
+    struct arg z = call_arg(&c, "z", &a->z, STRIDED | T_F32, 2, &N, &D),
+               w = call_arg(&c, "w", &a->w, STRIDED | T_WEIGHT, 2, &V, &D),
+               target = call_arg(&c, "target", &a->target, T_I32, 1, &N),
+               logprob = call_arg(&c, "logprob", &a->logprob, OUT | T_F32, 1, &N),
                lse = call_arg(&c, "lse", &a->lse, OUT | T_F32, 1, &N),
                entropy = call_arg(&c, "entropy", &a->entropy, OUT | ABSENT | T_F32, 1, &N),
                argmax = call_arg(&c, "argmax", &a->argmax, OUT | ABSENT | T_I32, 1, &N);
@@ -79,11 +82,13 @@ enum cairn_status cairn_logprob_bwd_ref(struct cairn_stream *s, const struct cai
 {
     struct call c = call_begin("logprob_bwd", s, err);
     int64_t N = -1, D = -1, V = -1;
-    struct arg z = call_arg(&c, "z", &a->z, STRIDED | T_F32, 2, &N, &D), w = call_arg(&c, "w", &a->w, STRIDED | T_WEIGHT, 2, &V, &D),
+    struct arg z = call_arg(&c, "z", &a->z, STRIDED | T_F32, 2, &N, &D),
+               w = call_arg(&c, "w", &a->w, STRIDED | T_WEIGHT, 2, &V, &D),
                target = call_arg(&c, "target", &a->target, T_I32, 1, &N), lse = call_arg(&c, "lse", &a->lse, T_F32, 1, &N),
                dentropy = call_arg(&c, "dentropy", &a->dentropy, ABSENT | T_F32, 1, &N),
                entropy = call_arg(&c, "entropy", &a->entropy, (a->dentropy.buf ? 0 : ABSENT) | T_F32, 1, &N),
-               dlogprob = call_arg(&c, "dlogprob", &a->dlogprob, T_F32, 1, &N), dz = call_arg(&c, "dz", &a->dz, OUT | STRIDED | T_F32, 2, &N, &D),
+               dlogprob = call_arg(&c, "dlogprob", &a->dlogprob, T_F32, 1, &N),
+               dz = call_arg(&c, "dz", &a->dz, OUT | STRIDED | T_F32, 2, &N, &D),
                dw = call_arg(&c, "dw", &a->dw, OUT | ABSENT | STRIDED | T_F32, 2, &V, &D);
 
     call_reserve(&c, 0, call_ok(&c) ? (size_t)V * sizeof(float) + (size_t)(D + V * D) * sizeof(double) : 0);

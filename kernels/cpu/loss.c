@@ -1,7 +1,7 @@
 /* loss.c - the policy loss: values, gradients and statistics of spec DAPO / GRPO / GSPO / CISPO as kernels.h states them.
  *
- * A few thousand tokens at most are worth no thread: rows ascend, sums are fp64, exp is our own fp64 one (below), so that no libm has a
- * say in a gradient's bits. Masked rows are passed over before any other input of theirs is looked at.
+ * A few thousand tokens at most are worth no thread: rows ascend, sums are fp64, exp is our own fp64 one (below), so that no libm
+ * has a say in a gradient's bits. Masked rows are passed over before any other input of theirs is looked at.
  */
 #include <math.h>
 #include <string.h>
@@ -14,8 +14,19 @@
 static double exp64(double x)
 {
     double n = nearbyint(x * 0x1.71547652b82fep+0), r = fma(n, -0x1.62e42fefa39efp-1, x), p = 1.0 / 6227020800.0;
-    static const double c[] = {1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0, 1.0 / 362880.0, 1.0 / 40320.0, 1.0 / 5040.0, 1.0 / 720.0,
-                               1.0 / 120.0,       1.0 / 24.0,       1.0 / 6.0,       0.5,            1.0,           1.0};
+    static const double c[] = {1.0 / 479001600.0,
+                               1.0 / 39916800.0,
+                               1.0 / 3628800.0,
+                               1.0 / 362880.0,
+                               1.0 / 40320.0,
+                               1.0 / 5040.0,
+                               1.0 / 720.0,
+                               1.0 / 120.0,
+                               1.0 / 24.0,
+                               1.0 / 6.0,
+                               0.5,
+                               1.0,
+                               1.0};
     uint64_t u;
 
     if (!(x == x))
@@ -63,7 +74,7 @@ static double correction(const struct loss *k, int64_t n)
 static double policy_term(const struct loss *k, int64_t n, double rho, double *slope)
 {
     double A = k->adv[n], lo = 1.0 - (double)k->a->clip_low, hi = 1.0 + (double)k->a->clip_high, cut = clamp(rho, lo, hi), L;
-    int below = rho < lo, above = rho > hi;
+    int below = rho<lo, above = rho> hi;
 
     if (k->a->ratio == CAIRN_RATIO_CISPO) {
         k->stats[CAIRN_LS_CLIP_LOW] += below;

@@ -106,7 +106,8 @@ enum cairn_status cairn_policy_loss_ref(struct cairn_stream *s, const struct cai
                 }
             dcur[n] = 0;
             if (mask[n])
-                dcur[n] = (float)(grad[n] + (a->ratio != CAIRN_RATIO_CISPO && fabs((double)cur[n] - old[n]) > 20 ? 0 : sum / members));
+                dcur[n] =
+                    (float)(grad[n] + (a->ratio != CAIRN_RATIO_CISPO && fabs((double)cur[n] - old[n]) > 20 ? 0 : sum / members));
         }
     }
     return call_end(&c);

@@ -10,7 +10,8 @@ static int segments_ok(struct call *c, int segments, int64_t k)
     return call_ok(c);
 }
 
-/* `products` products of one shape or several, each cut into `pieces` rectangles: piece t of all of them is one piece of the job. */
+/* `products` products of one shape or several, each cut into `pieces` rectangles: piece t of all of them is one piece of the job.
+ */
 struct job {
     struct gemm (*product)(const struct job *j, int64_t i);
     int64_t products;
@@ -49,9 +50,10 @@ static void job_run(struct call *c, struct job *j, int64_t work)
 static struct gemm of_head(const struct job *j, int64_t h)
 {
     int d = j->x.ndim, heads = d == 3;
-    struct gemm g = gemm_product(j->form, f32(&j->x) + (heads ? h * j->x.s[0] : 0), j->x.s[d - 2],
-                                 (const char *)j->w.p + (heads ? (size_t)(h * j->w.s[0]) * cairn_dtype_size(j->w.type) : 0), j->w.type, j->w.s[d - 2],
-                                 f32(&j->y) + (heads ? h * j->y.s[0] : 0), j->y.s[d - 2], j->N, j->K, j->O);
+    struct gemm g =
+        gemm_product(j->form, f32(&j->x) + (heads ? h * j->x.s[0] : 0), j->x.s[d - 2],
+                     (const char *)j->w.p + (heads ? (size_t)(h * j->w.s[0]) * cairn_dtype_size(j->w.type) : 0), j->w.type,
+                     j->w.s[d - 2], f32(&j->y) + (heads ? h * j->y.s[0] : 0), j->y.s[d - 2], j->N, j->K, j->O);
 
     g.alpha = j->alpha, g.accumulate = j->accumulate, g.segments = j->segments;
     return g;
@@ -97,9 +99,10 @@ static struct gemm of_group(const struct job *j, int64_t e)
 {
     int64_t first = j->offsets[e], n = j->offsets[e + 1] - first;
     int tn = j->form == CAIRN_TN;
-    const void *w = tn ? (const void *)at1(&j->w, first) : (const char *)j->w.p + (size_t)(e * j->w.s[0]) * cairn_dtype_size(j->w.type);
-    struct gemm g = gemm_product(j->form, at1(&j->x, first), j->x.s[0], w, j->w.type, tn ? j->w.s[0] : j->w.s[1], tn ? at1(&j->y, e) : at1(&j->y, first),
-                                 tn ? j->y.s[1] : j->y.s[0], n, j->K, j->O);
+    const void *w =
+        tn ? (const void *)at1(&j->w, first) : (const char *)j->w.p + (size_t)(e * j->w.s[0]) * cairn_dtype_size(j->w.type);
+    struct gemm g = gemm_product(j->form, at1(&j->x, first), j->x.s[0], w, j->w.type, tn ? j->w.s[0] : j->w.s[1],
+                                 tn ? at1(&j->y, e) : at1(&j->y, first), tn ? j->y.s[1] : j->y.s[0], n, j->K, j->O);
 
     g.alpha = j->alpha, g.accumulate = j->accumulate, g.segments = j->segments;
     return g;

@@ -8,8 +8,8 @@ static double element(const struct arg *t, int64_t i)
 }
 
 /* y[i][j] (+)= alpha * sum_k x[i,k] w[k,j], with the strides of each. Segments make no difference to a sum in fp64. */
-static void product(const struct arg *x, int64_t x0, int64_t xi, int64_t xk, const struct arg *w, int64_t w0, int64_t wk, int64_t wj,
-                    float *y, int64_t yi, int64_t I, int64_t J, int64_t K, float alpha, int accumulate)
+static void product(const struct arg *x, int64_t x0, int64_t xi, int64_t xk, const struct arg *w, int64_t w0, int64_t wk,
+                    int64_t wj, float *y, int64_t yi, int64_t I, int64_t J, int64_t K, float alpha, int accumulate)
 {
     for (int64_t i = 0; i < I; i++)
         for (int64_t j = 0; j < J; j++) {
@@ -21,9 +21,10 @@ static void product(const struct arg *x, int64_t x0, int64_t xi, int64_t xk, con
         }
 }
 
-/* One product of form f on rows n of x, from element offsets x0, w0 and y0. a, b: the two other dimensions in the order of the form. */
-static void form(enum cairn_form f, const struct arg *x, int64_t x0, int64_t xs, const struct arg *w, int64_t w0, int64_t ws, float *y,
-                 int64_t ys, int64_t n, int64_t a, int64_t b, float alpha, int accumulate)
+/* One product of form f on rows n of x, from element offsets x0, w0 and y0. a, b: the two other dimensions in the order of the
+ * form. */
+static void form(enum cairn_form f, const struct arg *x, int64_t x0, int64_t xs, const struct arg *w, int64_t w0, int64_t ws,
+                 float *y, int64_t ys, int64_t n, int64_t a, int64_t b, float alpha, int accumulate)
 {
     if (f == CAIRN_NT)
         product(x, x0, xs, 1, w, w0, 1, ws, y, ys, n, b, a, alpha, accumulate);

@@ -90,7 +90,8 @@ static void dg_channels(void *ctx, int64_t begin, int64_t end, void *scratch)
         v16 sum = v16_set(0.0f);
 
         for (int64_t n = 0; n < k->N; n++)
-            sum = v16_fma(v16_loadn(at1(&k->dy, n) + i, m, 0.0f), v16_loadn(at1(&k->x, n) + i, m, 0.0f) * v16_set(f32(&k->rstd)[n]), sum);
+            sum = v16_fma(v16_loadn(at1(&k->dy, n) + i, m, 0.0f), v16_loadn(at1(&k->x, n) + i, m, 0.0f) * v16_set(f32(&k->rstd)[n]),
+                          sum);
         v16_storen(f32(&k->dg) + i, v16_loadn(f32(&k->dg) + i, m, 0.0f) + sum, m);
     }
 }
@@ -174,7 +175,10 @@ static void layer_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
         for (int64_t i = 0; i < D; i += VL) {
             int64_t m = D - i < VL ? D - i : VL;
 
-            v16_storen(v + i, v16_fma((v16_loadn(u + i, m, 0.0f) - v16_set(mean)) * r, v16_loadn(k->w + i, m, 0.0f), v16_loadn(k->shift + i, m, 0.0f)), m);
+            v16_storen(v + i,
+                       v16_fma((v16_loadn(u + i, m, 0.0f) - v16_set(mean)) * r, v16_loadn(k->w + i, m, 0.0f),
+                               v16_loadn(k->shift + i, m, 0.0f)),
+                       m);
         }
     }
 }

@@ -12,7 +12,8 @@ struct coefficients {
 };
 
 /* The m / (1-b1^t) / (sqrt(v / (1-b2^t)) + eps) of the contract, with the corrections as factors. */
-static void update(const struct coefficients *k, float *restrict p, const float *restrict g, float *restrict m, float *restrict v, int64_t n)
+static void update(const struct coefficients *k, float *restrict p, const float *restrict g, float *restrict m, float *restrict v,
+                   int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         float d = k->scale * g[i], m1 = k->b1 * m[i] + k->c1 * d, v1 = k->b2 * v[i] + k->c2 * (d * d);

@@ -1,6 +1,6 @@
-/* pool.c - see pool.h. The state of the job is one atomic word, `ticket`: generation (32 bits), pieces (16), next piece (16). To take a
- * piece is to count `next` up by compare-and-swap. Whoever succeeds holds a piece of that very generation; the job cannot end before the
- * piece is counted in `done`, so the fields of the job stay valid for the holder, and nobody else looks at them.
+/* pool.c - see pool.h. The state of the job is one atomic word, `ticket`: generation (32 bits), pieces (16), next piece (16). To
+ * take a piece is to count `next` up by compare-and-swap. Whoever succeeds holds a piece of that very generation; the job cannot
+ * end before the piece is counted in `done`, so the fields of the job stay valid for the holder, and nobody else looks at them.
  */
 #include "pool.h"
 

@@ -6,8 +6,8 @@ enum cairn_status cairn_rope_ref(struct cairn_stream *s, const struct cairn_rope
 {
     struct call c = call_begin("rope", s, err);
     int64_t N = -1, H = -1, R = -1;
-    struct arg x = call_arg(&c, "x", &a->x, STRIDED | T_F32, 3, &N, &H, &R), y = call_arg(&c, "y", &a->y, OUT | STRIDED | T_F32, 3, &N, &H, &R),
-               pos = call_arg(&c, "pos", &a->pos, T_I32, 1, &N);
+    struct arg x = call_arg(&c, "x", &a->x, STRIDED | T_F32, 3, &N, &H, &R),
+               y = call_arg(&c, "y", &a->y, OUT | STRIDED | T_F32, 3, &N, &H, &R), pos = call_arg(&c, "pos", &a->pos, T_I32, 1, &N);
 
     if (call_ok(&c) && R % 2)
         call_fail(&c, "R = %lld is odd", (long long)R);

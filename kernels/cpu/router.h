@@ -14,8 +14,8 @@ struct router_groups {
 /* NULL, or what is wrong with the numbers. */
 const char *router_groups_check(const struct router_groups *g);
 
-/* id (K), ascending: the K largest of sel (E) inside the topk_group best groups, ties to the lower index. A group's score is the sum of
- * its two largest. A NaN counts as less than every number. taken: E bytes of room. sel is spoilt. */
+/* id (K), ascending: the K largest of sel (E) inside the topk_group best groups, ties to the lower index. A group's score is the
+ * sum of its two largest. A NaN counts as less than every number. taken: E bytes of room. sel is spoilt. */
 void router_choose(const struct router_groups *g, float *sel, int32_t *id, char *taken);
 
 #pragma GCC visibility pop

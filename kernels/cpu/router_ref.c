@@ -9,8 +9,10 @@ enum cairn_status cairn_router_ref(struct cairn_stream *s, const struct cairn_ro
 {
     struct call c = call_begin("router", s, err);
     int64_t N = -1, E = -1, K = -1;
-    struct arg r = call_arg(&c, "r", &a->r, STRIDED | T_F32, 2, &N, &E), bias = call_arg(&c, "bias", &a->bias, ABSENT | T_F32, 1, &E),
-               idx = call_arg(&c, "idx", &a->idx, OUT | T_I32, 2, &N, &K), gate = call_arg(&c, "gate", &a->gate, OUT | T_F32, 2, &N, &K),
+    struct arg r = call_arg(&c, "r", &a->r, STRIDED | T_F32, 2, &N, &E),
+               bias = call_arg(&c, "bias", &a->bias, ABSENT | T_F32, 1, &E),
+               idx = call_arg(&c, "idx", &a->idx, OUT | T_I32, 2, &N, &K),
+               gate = call_arg(&c, "gate", &a->gate, OUT | T_F32, 2, &N, &K),
                prob = call_arg(&c, "prob", &a->prob, OUT | T_F32, 2, &N, &K),
                forced = call_arg(&c, "forced", &a->forced, ABSENT | T_I32, 2, &N, &K);
     struct router_groups g = {E, K, a->n_group > 1 ? a->n_group : 1, a->n_group > 1 ? a->topk_group : 1};
@@ -48,7 +50,8 @@ enum cairn_status cairn_router_bwd_ref(struct cairn_stream *s, const struct cair
     struct call c = call_begin("router_bwd", s, err);
     int64_t N = -1, E = -1, K = -1;
     struct arg idx = call_arg(&c, "idx", &a->idx, T_I32, 2, &N, &K), prob = call_arg(&c, "prob", &a->prob, T_F32, 2, &N, &K),
-               dgate = call_arg(&c, "dgate", &a->dgate, T_F32, 2, &N, &K), dr = call_arg(&c, "dr", &a->dr, OUT | STRIDED | T_F32, 2, &N, &E);
+               dgate = call_arg(&c, "dgate", &a->dgate, T_F32, 2, &N, &K),
+               dr = call_arg(&c, "dr", &a->dr, OUT | STRIDED | T_F32, 2, &N, &E);
 
     for (int64_t n = 0; call_ok(&c) && n < N; n++) {
         const float *p = f32(&prob) + n * K, *d = f32(&dgate) + n * K;

@@ -1,9 +1,9 @@
-/* sample.c - draws one token a row. The numbers of a row are those of head.h, so that the log-probability written here is the one that
- * logprob gives, bit for bit.
+/* sample.c - draws one token a row. The numbers of a row are those of head.h, so that the log-probability written here is the one
+ * that logprob gives, bit for bit.
  *
- * Masses are integers, floor(2^40 e^(x - max)): their sums do not depend on order, so the smallest set that reaches top_p is found by a
- * threshold (select.h) instead of sorting, and the draw is one pass over ids. A token of less than 2^-40
- * times the likeliest one is never drawn; the uniform has 24 bits.
+ * Masses are integers, floor(2^40 e^(x - max)): their sums do not depend on order, so the smallest set that reaches top_p is found
+ * by a threshold (select.h) instead of sorting, and the draw is one pass over ids. A token of less than 2^-40 times the likeliest
+ * one is never drawn; the uniform has 24 bits.
  */
 #include <math.h>
 
@@ -22,8 +22,8 @@ struct room {
     int32_t *key;  /* (V) order of x */
 };
 
-/* Drops (mass -1) what stands behind the beginning of the order - by x, ties to the lower id - that ends with the threshold key t and,
- * of those that are equal to t, with as many as bring `have` to `need`; weights 1 each if by_count. */
+/* Drops (mass -1) what stands behind the beginning of the order - by x, ties to the lower id - that ends with the threshold key t
+ * and, of those that are equal to t, with as many as bring `have` to `need`; weights 1 each if by_count. */
 static void drop_behind(const struct room *w, int64_t V, int32_t t, int by_count, int64_t need)
 {
     int64_t have = 0;
@@ -101,7 +101,8 @@ static void draw_row(const struct drawing *k, int64_t n, const struct room *w)
 
     if (isfinite(r.lse)) { /* else the log-probability says that something is wrong: NaN or infinite */
         for (int64_t v = 0; v < V; v += VL) {
-            v16 x = v16_loadn(l + v, V - v < VL ? V - v : VL, 0.0f) * v16_set(a->inv_temperature), e = v16_exp(x - v16_set(r.most)) * v16_set(UNIT);
+            v16 x = v16_loadn(l + v, V - v < VL ? V - v : VL, 0.0f) * v16_set(a->inv_temperature),
+                e = v16_exp(x - v16_set(r.most)) * v16_set(UNIT);
 
             v16_store(w->x + v, x);
             for (int64_t j = 0; j < VL; j++)

@@ -24,9 +24,11 @@ enum cairn_status cairn_sample_ref(struct cairn_stream *s, const struct cairn_sa
 {
     struct call c = call_begin("sample", s, err);
     int64_t N = -1, V = -1;
-    struct arg logits = call_arg(&c, "logits", &a->logits, STRIDED | T_F32, 2, &N, &V), prompt = call_arg(&c, "prompt", &a->prompt, T_I32, 1, &N),
-               sample = call_arg(&c, "sample", &a->sample, T_I32, 1, &N), position = call_arg(&c, "position", &a->position, T_I32, 1, &N),
-               token = call_arg(&c, "token", &a->token, OUT | T_I32, 1, &N), logprob = call_arg(&c, "logprob", &a->logprob, OUT | T_F32, 1, &N),
+    struct arg logits = call_arg(&c, "logits", &a->logits, STRIDED | T_F32, 2, &N, &V),
+               prompt = call_arg(&c, "prompt", &a->prompt, T_I32, 1, &N), sample = call_arg(&c, "sample", &a->sample, T_I32, 1, &N),
+               position = call_arg(&c, "position", &a->position, T_I32, 1, &N),
+               token = call_arg(&c, "token", &a->token, OUT | T_I32, 1, &N),
+               logprob = call_arg(&c, "logprob", &a->logprob, OUT | T_F32, 1, &N),
                sampled = call_arg(&c, "logprob_sampled", &a->logprob_sampled, OUT | ABSENT | T_F32, 1, &N);
     struct cairn_philox_key key = {a->seed, CAIRN_PURPOSE_SAMPLE, a->step};
 

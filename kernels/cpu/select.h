@@ -1,6 +1,7 @@
 /* select.h - the largest of many floats, exactly: thresholds found bit by bit over integers in the floats' order.
  *
- * 32 counting passes without a branch; no order of arrival, no sorting, no worst case. Equal values are told apart afterwards, by position.
+ * 32 counting passes without a branch; no order of arrival, no sorting, no worst case. Equal values are told apart afterwards, by
+ * position.
  */
 #ifndef CAIRN_KERNELS_CPU_SELECT_H
 #define CAIRN_KERNELS_CPU_SELECT_H

@@ -7,7 +7,8 @@ enum cairn_status cairn_swiglu_ref(struct cairn_stream *s, const struct cairn_sw
 {
     struct call c = call_begin("swiglu", s, err);
     int64_t N = -1, F = -1;
-    struct arg a = call_arg(&c, "a", &args->a, STRIDED | T_F32, 2, &N, &F), u = call_arg(&c, "u", &args->u, STRIDED | T_F32, 2, &N, &F),
+    struct arg a = call_arg(&c, "a", &args->a, STRIDED | T_F32, 2, &N, &F),
+               u = call_arg(&c, "u", &args->u, STRIDED | T_F32, 2, &N, &F),
                h = call_arg(&c, "h", &args->h, OUT | STRIDED | T_F32, 2, &N, &F);
 
     for (int64_t n = 0; call_ok(&c) && n < N; n++)
@@ -27,7 +28,8 @@ enum cairn_status cairn_swiglu_bwd_ref(struct cairn_stream *s, const struct cair
 {
     struct call c = call_begin("swiglu_bwd", s, err);
     int64_t N = -1, F = -1;
-    struct arg a = call_arg(&c, "a", &args->a, STRIDED | T_F32, 2, &N, &F), u = call_arg(&c, "u", &args->u, STRIDED | T_F32, 2, &N, &F),
+    struct arg a = call_arg(&c, "a", &args->a, STRIDED | T_F32, 2, &N, &F),
+               u = call_arg(&c, "u", &args->u, STRIDED | T_F32, 2, &N, &F),
                dh = call_arg(&c, "dh", &args->dh, STRIDED | T_F32, 2, &N, &F),
                da = call_arg(&c, "da", &args->da, OUT | STRIDED | T_F32, 2, &N, &F),
                du = call_arg(&c, "du", &args->du, OUT | STRIDED | T_F32, 2, &N, &F);

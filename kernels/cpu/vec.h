@@ -34,11 +34,6 @@ VINLINE v16 v16_set(float x)
 #endif
 }
 
-VINLINE v16i v16i_set(int32_t x)
-{
-    return (v16i){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
-}
-
 VINLINE v16 v16_load(const float *p)
 {
     return *(const v16u *)p;

@@ -74,8 +74,8 @@ static struct cairn_keys paged(struct lab *l, const struct batch *b, const struc
 
             *thing_i(pages, i * P + p) = id;
             for (int r = 0; r < page && p * page + r < b->lengths[i]; r++)
-                memcpy(thing_f(rows, (int64_t)(id * page + r) * s->W), thing_f(s->rows, (int64_t)(s->start[i] + p * page + r) * s->W),
-                       (size_t)s->W * sizeof(float));
+                memcpy(thing_f(rows, (int64_t)(id * page + r) * s->W),
+                       thing_f(s->rows, (int64_t)(s->start[i] + p * page + r) * s->W), (size_t)s->W * sizeof(float));
         }
     thing_up(l, rows);
     thing_up(l, pages);
@@ -89,8 +89,8 @@ static struct cairn_keys paged(struct lab *l, const struct batch *b, const struc
 /* ---- index ------------------------------------------------------------------------------------------------------------------ */
 
 /* Is the choice right, up to what fp32 can tell apart? Every chosen score must reach the T-th best within the bound. */
-static void check_choice(struct lab *l, const struct setup *s, const struct thing *q, const struct thing *w, const struct thing *idx, int H,
-                         int D, int T, float scale)
+static void check_choice(struct lab *l, const struct setup *s, const struct thing *q, const struct thing *w,
+                         const struct thing *idx, int H, int D, int T, float scale)
 {
     for (int n = 0; n < s->N; n++) {
         double score[512], size[512];
@@ -102,7 +102,8 @@ static void check_choice(struct lab *l, const struct setup *s, const struct thin
                 double dot = 0, mag = 0;
 
                 for (int d = 0; d < D; d++) {
-                    double term = (double)*thing_f(q, ((int64_t)n * H + h) * D + d) * *thing_f(s->rows, (int64_t)(s->start[s->seq[n]] + p) * D + d);
+                    double term = (double)*thing_f(q, ((int64_t)n * H + h) * D + d) *
+                                  *thing_f(s->rows, (int64_t)(s->start[s->seq[n]] + p) * D + d);
 
                     dot += term;
                     mag += fabs(term);
@@ -163,7 +164,8 @@ static void index_is_right(struct lab *l)
             for (int n = 0; n < s.N; n++) {
                 struct cairn_index r = a;
 
-                r.q = cairn_tensor_slice(&a.q, 0, n, 1), r.w = cairn_tensor_slice(&a.w, 0, n, 1), r.idx = cairn_tensor_slice(&two->t, 0, n, 1);
+                r.q = cairn_tensor_slice(&a.q, 0, n, 1), r.w = cairn_tensor_slice(&a.w, 0, n, 1),
+                r.idx = cairn_tensor_slice(&two->t, 0, n, 1);
                 r.keys.pos = cairn_tensor_slice(&a.keys.pos, 0, n, 1), r.keys.seq = cairn_tensor_slice(&a.keys.seq, 0, n, 1);
                 LAB_OK(l, l->fast->index(&l->c.stream, &r, &l->err));
             }
@@ -224,7 +226,8 @@ static void index_ties(struct lab *l)
 
 /* ---- attention -------------------------------------------------------------------------------------------------------------- */
 
-static const int shapes[][4] = {/* H, W, C, T */ {1, 3, 2, 4}, {6, 40, 32, 16}, {4, 24, 16, 64}, {9, 70, 64, 21}, {2, 130, 129, 40}};
+static const int shapes[][4] = {
+    /* H, W, C, T */ {1, 3, 2, 4}, {6, 40, 32, 16}, {4, 24, 16, 64}, {9, 70, 64, 21}, {2, 130, 129, 40}};
 
 /* A choice of keys: all when few, else a random ascending set of T. */
 static struct thing *random_choice(struct lab *l, const struct setup *s, int T)
@@ -354,8 +357,8 @@ static void backward_is_right(struct lab *l)
 }
 
 /* An fp64 formula of its own: L = sum over n, h, c of d_o * o(q, k). */
-static double formula(const struct setup *s, int H, int W, int C, int T, double scale, const double *q, const double *k, const struct thing *idx,
-                      const struct thing *d_o)
+static double formula(const struct setup *s, int H, int W, int C, int T, double scale, const double *q, const double *k,
+                      const struct thing *idx, const struct thing *d_o)
 {
     double L = 0;
 
@@ -496,9 +499,12 @@ ON_EACH_DEVICE(refusals)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(index_is_right_test),      cmocka_unit_test(index_ties_test),
-        cmocka_unit_test(attention_is_right_test),  cmocka_unit_test(backward_is_right_test),
-        cmocka_unit_test(backward_is_the_derivative_test), cmocka_unit_test(backward_in_runs_test),
+        cmocka_unit_test(index_is_right_test),
+        cmocka_unit_test(index_ties_test),
+        cmocka_unit_test(attention_is_right_test),
+        cmocka_unit_test(backward_is_right_test),
+        cmocka_unit_test(backward_is_the_derivative_test),
+        cmocka_unit_test(backward_in_runs_test),
         cmocka_unit_test(refusals_test),
     };
 

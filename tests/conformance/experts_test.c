@@ -5,8 +5,9 @@ static const struct {
     int n, e, k, groups, topk_group, norm, bias;
     const char *why;
 } routers[] = {
-    {0, 4, 2, 1, 1, 1, 1, "no rows"},          {1, 1, 1, 1, 1, 1, 0, "one expert"},     {50, 8, 2, 1, 1, 1, 1, "small"},
-    {40, 256, 8, 1, 1, 1, 1, "GLM-5"},         {60, 32, 5, 8, 3, 1, 1, "groups"},       {33, 17, 17, 1, 1, 0, 0, "all experts, no norm"},
+    {0, 4, 2, 1, 1, 1, 1, "no rows"},          {1, 1, 1, 1, 1, 1, 0, "one expert"},
+    {50, 8, 2, 1, 1, 1, 1, "small"},           {40, 256, 8, 1, 1, 1, 1, "GLM-5"},
+    {60, 32, 5, 8, 3, 1, 1, "groups"},         {33, 17, 17, 1, 1, 0, 0, "all experts, no norm"},
     {20, 12, 3, 12, 4, 1, 1, "groups of one"},
 };
 #define ROUTERS (sizeof routers / sizeof *routers)
@@ -50,8 +51,10 @@ static void router(struct lab *l)
 {
     for (size_t i = 0; i < ROUTERS; i++) {
         int N = routers[i].n, E = routers[i].e, K = routers[i].k, chosen[512];
-        struct thing *r = thing_new(l, CAIRN_F32, 1, 2, N, E), *bias = thing_new(l, CAIRN_F32, 0, 1, E), *idx = thing_new(l, CAIRN_I32, 0, 2, N, K);
-        struct thing *gate = thing_new(l, CAIRN_F32, 0, 2, N, K), *prob = thing_like(l, gate, 1), *gate2 = thing_like(l, gate, 1), *prob2 = thing_like(l, gate, 1);
+        struct thing *r = thing_new(l, CAIRN_F32, 1, 2, N, E), *bias = thing_new(l, CAIRN_F32, 0, 1, E),
+                     *idx = thing_new(l, CAIRN_I32, 0, 2, N, K);
+        struct thing *gate = thing_new(l, CAIRN_F32, 0, 2, N, K), *prob = thing_like(l, gate, 1), *gate2 = thing_like(l, gate, 1),
+                     *prob2 = thing_like(l, gate, 1);
         struct thing *idx2 = thing_like(l, idx, 1);
         struct cairn_router a;
 
@@ -61,13 +64,15 @@ static void router(struct lab *l)
         for (int j = 0; j < E; j++)
             *thing_f(bias, j) = (float)lab_int(l, 0, 2) / 8;
         thing_up(l, r), thing_up(l, bias);
-        a = (struct cairn_router){r->t, bias->t, idx->t, gate->t, prob->t, {0}, routers[i].groups, routers[i].topk_group, routers[i].norm, 2.5f};
+        a = (struct cairn_router){
+            r->t, bias->t, idx->t, gate->t, prob->t, {0}, routers[i].groups, routers[i].topk_group, routers[i].norm, 2.5f};
         if (!routers[i].bias)
             a.bias.buf = NULL;
         LAB_OK(l, l->fast->router(&l->c.stream, &a, &l->err));
         a.idx = idx2->t, a.gate = gate2->t, a.prob = prob2->t;
         LAB_OK(l, l->ref->router(&l->c.stream, &a, &l->err));
-        thing_down(l, idx), thing_down(l, gate), thing_down(l, prob), thing_down(l, idx2), thing_down(l, gate2), thing_down(l, prob2);
+        thing_down(l, idx), thing_down(l, gate), thing_down(l, prob), thing_down(l, idx2), thing_down(l, gate2),
+            thing_down(l, prob2);
         lab_equal_bits(l, routers[i].why, idx, idx2);
         lab_near(l, routers[i].why, prob, prob2, 4 * 0x1p-24, 0);
         lab_near(l, routers[i].why, gate, gate2, (K + 8) * 0x1p-24, 0);
@@ -89,7 +94,8 @@ static void router(struct lab *l)
         for (int n = 0; n < N; n++) {
             struct cairn_router one = a;
 
-            one.r = cairn_tensor_slice(&a.r, 0, n, 1), one.idx = cairn_tensor_slice(&idx2->t, 0, n, 1), one.gate = cairn_tensor_slice(&gate2->t, 0, n, 1);
+            one.r = cairn_tensor_slice(&a.r, 0, n, 1), one.idx = cairn_tensor_slice(&idx2->t, 0, n, 1),
+            one.gate = cairn_tensor_slice(&gate2->t, 0, n, 1);
             one.prob = cairn_tensor_slice(&prob2->t, 0, n, 1);
             LAB_OK(l, l->fast->router(&l->c.stream, &one, &l->err));
         }
@@ -120,8 +126,10 @@ static void router(struct lab *l)
 
 static void router_nan(struct lab *l)
 {
-    struct thing *r = thing_new(l, CAIRN_F32, 0, 2, 2, 5), *idx = thing_new(l, CAIRN_I32, 0, 2, 2, 3), *gate = thing_new(l, CAIRN_F32, 0, 2, 2, 3), *prob = thing_like(l, gate, 1);
-    struct cairn_router a = {.r = r->t, .idx = idx->t, .gate = gate->t, .prob = prob->t, .n_group = 1, .topk_group = 1, .norm = 1, .scale = 1};
+    struct thing *r = thing_new(l, CAIRN_F32, 0, 2, 2, 5), *idx = thing_new(l, CAIRN_I32, 0, 2, 2, 3),
+                 *gate = thing_new(l, CAIRN_F32, 0, 2, 2, 3), *prob = thing_like(l, gate, 1);
+    struct cairn_router a = {
+        .r = r->t, .idx = idx->t, .gate = gate->t, .prob = prob->t, .n_group = 1, .topk_group = 1, .norm = 1, .scale = 1};
     static const float values[] = {NAN, 1, INFINITY, -INFINITY, 0, NAN, NAN, NAN, NAN, NAN};
 
     memcpy(r->h, values, sizeof values);
@@ -140,10 +148,19 @@ static void router_backward(struct lab *l)
 {
     for (size_t i = 0; i < ROUTERS; i++) {
         int N = routers[i].n, E = routers[i].e, K = routers[i].k;
-        struct thing *r = thing_normal(l, thing_new(l, CAIRN_F32, 0, 2, N, E), 1), *idx = thing_new(l, CAIRN_I32, 0, 2, N, K), *gate = thing_new(l, CAIRN_F32, 0, 2, N, K);
-        struct thing *prob = thing_like(l, gate, 1), *dgate = thing_normal(l, thing_new(l, CAIRN_F32, 0, 2, N, K), 1), *dr = thing_new(l, CAIRN_F32, 2, 2, N, E);
+        struct thing *r = thing_normal(l, thing_new(l, CAIRN_F32, 0, 2, N, E), 1), *idx = thing_new(l, CAIRN_I32, 0, 2, N, K),
+                     *gate = thing_new(l, CAIRN_F32, 0, 2, N, K);
+        struct thing *prob = thing_like(l, gate, 1), *dgate = thing_normal(l, thing_new(l, CAIRN_F32, 0, 2, N, K), 1),
+                     *dr = thing_new(l, CAIRN_F32, 2, 2, N, E);
         struct thing *dr2 = thing_like(l, dr, 1);
-        struct cairn_router f = {.r = r->t, .idx = idx->t, .gate = gate->t, .prob = prob->t, .n_group = 1, .topk_group = 1, .norm = routers[i].norm, .scale = 2.5f};
+        struct cairn_router f = {.r = r->t,
+                                 .idx = idx->t,
+                                 .gate = gate->t,
+                                 .prob = prob->t,
+                                 .n_group = 1,
+                                 .topk_group = 1,
+                                 .norm = routers[i].norm,
+                                 .scale = 2.5f};
         struct cairn_router_bwd a = {idx->t, prob->t, dgate->t, dr->t, routers[i].norm, 2.5f};
 
         LAB_OK(l, l->fast->router(&l->c.stream, &f, &l->err));
@@ -180,15 +197,24 @@ static void ways(struct lab *l)
     static const struct {
         int n, e, k, d, kind;
         const char *why;
-    } cases[] = {{0, 4, 2, 8, 0, "no rows"}, {1, 3, 1, 5, 0, "one row"}, {60, 8, 2, 33, 0, "spread"}, {50, 6, 1, 16, 1, "all to one"}, {40, 16, 4, 64, 2, "many empty"}};
+    } cases[] = {{0, 4, 2, 8, 0, "no rows"},
+                 {1, 3, 1, 5, 0, "one row"},
+                 {60, 8, 2, 33, 0, "spread"},
+                 {50, 6, 1, 16, 1, "all to one"},
+                 {40, 16, 4, 64, 2, "many empty"}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int N = cases[i].n, E = cases[i].e, K = cases[i].k, D = cases[i].d;
-        struct thing *idx = thing_new(l, CAIRN_I32, 0, 2, N, K), *off = thing_new(l, CAIRN_I32, 0, 1, E + 1), *token = thing_new(l, CAIRN_I32, 0, 1, N * K);
-        struct thing *where = thing_like(l, idx, 1), *off2 = thing_like(l, off, 1), *token2 = thing_like(l, token, 1), *where2 = thing_like(l, idx, 1);
-        struct thing *x = thing_normal(l, thing_new(l, CAIRN_F32, 1, 2, N * K, D), 1), *gate = thing_normal(l, thing_new(l, CAIRN_F32, 0, 2, N, K), 1);
-        struct thing *base = thing_normal(l, thing_new(l, CAIRN_F32, 2, 2, N, D), 1), *y = thing_new(l, CAIRN_F32, 1, 2, N, D), *y2 = thing_like(l, y, 1);
-        struct thing *dx = thing_like(l, x, 0), *dx2 = thing_like(l, x, 0), *dgate = thing_like(l, gate, 1), *dgate2 = thing_like(l, gate, 1);
+        struct thing *idx = thing_new(l, CAIRN_I32, 0, 2, N, K), *off = thing_new(l, CAIRN_I32, 0, 1, E + 1),
+                     *token = thing_new(l, CAIRN_I32, 0, 1, N * K);
+        struct thing *where = thing_like(l, idx, 1), *off2 = thing_like(l, off, 1), *token2 = thing_like(l, token, 1),
+                     *where2 = thing_like(l, idx, 1);
+        struct thing *x = thing_normal(l, thing_new(l, CAIRN_F32, 1, 2, N * K, D), 1),
+                     *gate = thing_normal(l, thing_new(l, CAIRN_F32, 0, 2, N, K), 1);
+        struct thing *base = thing_normal(l, thing_new(l, CAIRN_F32, 2, 2, N, D), 1), *y = thing_new(l, CAIRN_F32, 1, 2, N, D),
+                     *y2 = thing_like(l, y, 1);
+        struct thing *dx = thing_like(l, x, 0), *dx2 = thing_like(l, x, 0), *dgate = thing_like(l, gate, 1),
+                     *dgate2 = thing_like(l, gate, 1);
         struct cairn_dispatch d = {idx->t, off->t, token->t, where->t};
         struct cairn_combine c;
         struct cairn_combine_bwd b;
@@ -200,7 +226,8 @@ static void ways(struct lab *l)
         LAB_OK(l, l->fast->dispatch(&l->c.stream, &d, &l->err));
         d.offsets = off2->t, d.token = token2->t, d.where = where2->t;
         LAB_OK(l, l->ref->dispatch(&l->c.stream, &d, &l->err));
-        thing_down(l, off), thing_down(l, token), thing_down(l, where), thing_down(l, off2), thing_down(l, token2), thing_down(l, where2);
+        thing_down(l, off), thing_down(l, token), thing_down(l, where), thing_down(l, off2), thing_down(l, token2),
+            thing_down(l, where2);
         lab_equal_bits(l, "offsets", off, off2);
         lab_equal_bits(l, "token", token, token2);
         lab_equal_bits(l, "where", where, where2);
@@ -277,9 +304,12 @@ static void swiglu(struct lab *l)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int limited = 0; limited < 2; limited++) {
             int N = shapes[i][0], F = shapes[i][1], pad = shapes[i][2];
-            struct thing *a = thing_normal(l, thing_new(l, CAIRN_F32, pad, 2, N, F), 2), *u = thing_normal(l, thing_new(l, CAIRN_F32, 0, 2, N, F), 2);
-            struct thing *h = thing_new(l, CAIRN_F32, pad, 2, N, F), *h2 = thing_like(l, h, 1), *dh = thing_normal(l, thing_new(l, CAIRN_F32, pad, 2, N, F), 1);
-            struct thing *da = thing_new(l, CAIRN_F32, pad, 2, N, F), *du = thing_like(l, da, 1), *da2 = thing_like(l, da, 1), *du2 = thing_like(l, da, 1);
+            struct thing *a = thing_normal(l, thing_new(l, CAIRN_F32, pad, 2, N, F), 2),
+                         *u = thing_normal(l, thing_new(l, CAIRN_F32, 0, 2, N, F), 2);
+            struct thing *h = thing_new(l, CAIRN_F32, pad, 2, N, F), *h2 = thing_like(l, h, 1),
+                         *dh = thing_normal(l, thing_new(l, CAIRN_F32, pad, 2, N, F), 1);
+            struct thing *da = thing_new(l, CAIRN_F32, pad, 2, N, F), *du = thing_like(l, da, 1), *da2 = thing_like(l, da, 1),
+                         *du2 = thing_like(l, da, 1);
             float limit = limited ? 1.5f : 0;
             struct cairn_swiglu f = {a->t, u->t, h->t, limit};
             struct cairn_swiglu_bwd b = {a->t, u->t, dh->t, da->t, du->t, limit};

@@ -1,5 +1,5 @@
-/* head_test.c - logprob, logprob_bwd and sample: against references and fp64 formulas, equal bits of sampler and trainer for any rows,
- * truncation against a naive rule, the distribution of draws.
+/* head_test.c - logprob, logprob_bwd and sample: against references and fp64 formulas, equal bits of sampler and trainer for any
+ * rows, truncation against a naive rule, the distribution of draws.
  */
 #include "lab.h"
 
@@ -8,10 +8,14 @@ static const struct {
     enum cairn_dtype w;
     const char *why;
 } shapes[] = {
-    {1, 1, 1, 0, 1, CAIRN_F32, "a vocabulary of one"},      {5, 16, 33, 2, 1, CAIRN_F32, "odd"},
-    {40, 24, 2331, 0, 1, CAIRN_F32, "a real vocabulary"},   {300, 16, 129, 1, 1, CAIRN_BF16, "several chunks, bf16 weights"},
-    {19, 64, 1024, 0, 4, CAIRN_F32, "segments"},            {9, 8, 96, 3, 8, CAIRN_F32, "short segments"},
-    {0, 8, 50, 0, 1, CAIRN_F32, "no rows"},                 {600, 8, 40, 0, 2, CAIRN_F32, "many short rows"},
+    {1, 1, 1, 0, 1, CAIRN_F32, "a vocabulary of one"},
+    {5, 16, 33, 2, 1, CAIRN_F32, "odd"},
+    {40, 24, 2331, 0, 1, CAIRN_F32, "a real vocabulary"},
+    {300, 16, 129, 1, 1, CAIRN_BF16, "several chunks, bf16 weights"},
+    {19, 64, 1024, 0, 4, CAIRN_F32, "segments"},
+    {9, 8, 96, 3, 8, CAIRN_F32, "short segments"},
+    {0, 8, 50, 0, 1, CAIRN_F32, "no rows"},
+    {600, 8, 40, 0, 2, CAIRN_F32, "many short rows"},
 };
 #define SHAPES (sizeof shapes / sizeof *shapes)
 
@@ -35,7 +39,8 @@ static struct head make(struct lab *l, size_t i, float inv_temperature)
     h.lse = thing_new(l, CAIRN_F32, 0, 1, n);
     h.entropy = thing_new(l, CAIRN_F32, 0, 1, n);
     h.argmax = thing_new(l, CAIRN_I32, 0, 1, n);
-    h.a = (struct cairn_logprob){h.z->t, h.w->t, h.target->t, h.logprob->t, h.lse->t, h.entropy->t, h.argmax->t, inv_temperature, shapes[i].segments};
+    h.a = (struct cairn_logprob){h.z->t,       h.w->t,      h.target->t,     h.logprob->t,      h.lse->t,
+                                 h.entropy->t, h.argmax->t, inv_temperature, shapes[i].segments};
     return h;
 }
 
@@ -71,7 +76,8 @@ static void logprob_is_right(struct lab *l)
         }
 }
 
-/* The policy that samples and the one that trains: logits by matmul for any cut of rows, sample, then logprob of the drawn tokens. */
+/* The policy that samples and the one that trains: logits by matmul for any cut of rows, sample, then logprob of the drawn tokens.
+ */
 static void sampler_and_trainer_agree(struct lab *l)
 {
     for (size_t i = 0; i < SHAPES; i++)
@@ -79,9 +85,11 @@ static void sampler_and_trainer_agree(struct lab *l)
             const struct cairn_ops *ops = reference ? l->ref : l->fast;
             struct head h = make(l, i, i % 2 ? 1.0f : 1.25f);
             int n = shapes[i].n, v = shapes[i].v, cut = reference ? n + 1 : 1 + (int)i * 5;
-            struct thing *logits = thing_new(l, CAIRN_F32, 1, 2, n, v), *drawn = thing_new(l, CAIRN_F32, 0, 1, n), *ids = thing_new(l, CAIRN_I32, 0, 1, n);
+            struct thing *logits = thing_new(l, CAIRN_F32, 1, 2, n, v), *drawn = thing_new(l, CAIRN_F32, 0, 1, n),
+                         *ids = thing_new(l, CAIRN_I32, 0, 1, n);
             struct thing *position = thing_new(l, CAIRN_I32, 0, 1, n);
-            struct cairn_sample s = {.seed = 3, .step = 4, .inv_temperature = h.a.inv_temperature, .top_p = 1, .segments = shapes[i].segments};
+            struct cairn_sample s = {
+                .seed = 3, .step = 4, .inv_temperature = h.a.inv_temperature, .top_p = 1, .segments = shapes[i].segments};
 
             if (reference && shapes[i].d * v > 30000)
                 continue;
@@ -90,7 +98,8 @@ static void sampler_and_trainer_agree(struct lab *l)
             thing_up(l, position);
             for (int r = 0; r < n; r += cut) {
                 int m = n - r < cut ? n - r : cut;
-                struct cairn_matmul p = {CAIRN_NT, cairn_tensor_slice(&h.a.z, 0, r, m), h.a.w, cairn_tensor_slice(&logits->t, 0, r, m), 1, 0, 1};
+                struct cairn_matmul p = {
+                    CAIRN_NT, cairn_tensor_slice(&h.a.z, 0, r, m), h.a.w, cairn_tensor_slice(&logits->t, 0, r, m), 1, 0, 1};
 
                 LAB_OK(l, ops->matmul(&l->c.stream, &p, &l->err));
                 s.logits = p.y;
@@ -129,10 +138,12 @@ static void backward_is_right(struct lab *l)
         for (int k = 0; k < 2; k++) {
             struct head h = make(l, i, k ? 0.8f : 1.0f);
             int n = shapes[i].n, d = shapes[i].d, v = shapes[i].v;
-            struct thing *dlp = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, n), 1), *dh = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, n), 0.5f);
+            struct thing *dlp = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, n), 1),
+                         *dh = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, n), 0.5f);
             struct thing *dz = thing_new(l, CAIRN_F32, 2, 2, n, d), *dw = thing_normal(l, thing_new(l, CAIRN_F32, 1, 2, v, d), 1);
             struct thing *dz2 = thing_like(l, dz, 1), *dw2 = thing_like(l, dw, 0), *dw3 = thing_like(l, dw, 0);
-            struct cairn_logprob_bwd b = {h.z->t, h.w->t, h.target->t, h.lse->t, h.entropy->t, dlp->t, dh->t, dz->t, dw->t, h.a.inv_temperature, shapes[i].segments};
+            struct cairn_logprob_bwd b = {h.z->t, h.w->t, h.target->t,         h.lse->t,          h.entropy->t, dlp->t, dh->t,
+                                          dz->t,  dw->t,  h.a.inv_temperature, shapes[i].segments};
 
             if (!k)
                 b.dentropy.buf = b.entropy.buf = NULL;
@@ -154,7 +165,8 @@ static void backward_is_right(struct lab *l)
                 struct cairn_logprob_bwd one = b;
                 int64_t m = n - r < 7 ? n - r : 7;
 
-                one.z = cairn_tensor_slice(&b.z, 0, r, m), one.target = cairn_tensor_slice(&b.target, 0, r, m), one.lse = cairn_tensor_slice(&b.lse, 0, r, m);
+                one.z = cairn_tensor_slice(&b.z, 0, r, m), one.target = cairn_tensor_slice(&b.target, 0, r, m),
+                one.lse = cairn_tensor_slice(&b.lse, 0, r, m);
                 one.dlogprob = cairn_tensor_slice(&b.dlogprob, 0, r, m), one.dz = cairn_tensor_slice(&dz2->t, 0, r, m);
                 if (k)
                     one.entropy = cairn_tensor_slice(&b.entropy, 0, r, m), one.dentropy = cairn_tensor_slice(&b.dentropy, 0, r, m);
@@ -173,8 +185,8 @@ static void backward_is_right(struct lab *l)
 }
 
 /* L = sum of a * logprob + b * entropy in fp64, as a function of z and w. */
-static double formula(const double *z, const double *w, int N, int D, int V, const struct head *h, double it, const struct thing *dlp,
-                      const struct thing *dh)
+static double formula(const double *z, const double *w, int N, int D, int V, const struct head *h, double it,
+                      const struct thing *dlp, const struct thing *dh)
 {
     double L = 0;
 
@@ -203,9 +215,11 @@ static void backward_is_the_derivative(struct lab *l)
 {
     enum { I = 1, N = 5, D = 16, V = 33 };
     struct head h = make(l, I, 1.3f);
-    struct thing *dlp = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, N), 1), *dh = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, N), 1);
+    struct thing *dlp = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, N), 1),
+                 *dh = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, N), 1);
     struct thing *dz = thing_new(l, CAIRN_F32, 0, 2, N, D), *dw = thing_new(l, CAIRN_F32, 0, 2, V, D);
-    struct cairn_logprob_bwd b = {h.z->t, h.w->t, h.target->t, h.lse->t, h.entropy->t, dlp->t, dh->t, dz->t, dw->t, h.a.inv_temperature, 1};
+    struct cairn_logprob_bwd b = {h.z->t, h.w->t, h.target->t,         h.lse->t, h.entropy->t, dlp->t, dh->t,
+                                  dz->t,  dw->t,  h.a.inv_temperature, 1};
     double z[N * D], w[V * D], step = 1e-5;
 
     memset(dw->h, 0, dw->bytes);
@@ -219,7 +233,8 @@ static void backward_is_the_derivative(struct lab *l)
     for (int i = 0; i < V * D; i++)
         w[i] = *thing_f(h.w, i);
     for (int i = 0; i < N * D + V * D; i++) {
-        double *x = i < N * D ? z + i : w + i - N * D, was = *x, up, down, got = i < N * D ? *thing_f(dz, i) : *thing_f(dw, i - N * D);
+        double *x = i < N * D ? z + i : w + i - N * D, was = *x, up, down,
+               got = i < N * D ? *thing_f(dz, i) : *thing_f(dw, i - N * D);
 
         *x = was + step;
         up = formula(z, w, N, D, V, &h, h.a.inv_temperature, dlp, dh);
@@ -231,7 +246,8 @@ static void backward_is_the_derivative(struct lab *l)
     }
 }
 
-/* ---- sampling ------------------------------------------------------------------------------------------------------------------ */
+/* ---- sampling ------------------------------------------------------------------------------------------------------------------
+ */
 
 struct draws {
     struct thing *logits, *prompt, *sample, *position, *token, *logprob, *sampled;
@@ -254,7 +270,8 @@ static struct draws make_draws(struct lab *l, int n, int v)
     thing_up(l, d.prompt);
     thing_up(l, d.sample);
     thing_up(l, d.position);
-    d.a = (struct cairn_sample){d.logits->t, d.prompt->t, d.sample->t, d.position->t, d.token->t, d.logprob->t, d.sampled->t, 99, 3, 1, 1, 0, 0, 0, 1};
+    d.a = (struct cairn_sample){
+        d.logits->t, d.prompt->t, d.sample->t, d.position->t, d.token->t, d.logprob->t, d.sampled->t, 99, 3, 1, 1, 0, 0, 0, 1};
     return d;
 }
 
@@ -292,7 +309,8 @@ static void truncation_is_right(struct lab *l)
     static const struct {
         int top_k;
         float top_p, min_p;
-    } rules[] = {{0, 1, 0}, {1, 1, 0}, {7, 1, 0}, {5000, 1, 0}, {0, 0.9f, 0}, {0, 0.3f, 0}, {0, 1e-6f, 0}, {0, 1, 0.05f}, {20, 0.8f, 0.01f}, {3, 0.99f, 0}, {0, 0.999f, 1}};
+    } rules[] = {{0, 1, 0},     {1, 1, 0},     {7, 1, 0},         {5000, 1, 0},  {0, 0.9f, 0},  {0, 0.3f, 0},
+                 {0, 1e-6f, 0}, {0, 1, 0.05f}, {20, 0.8f, 0.01f}, {3, 0.99f, 0}, {0, 0.999f, 1}};
     static const int vs[] = {1, 2, 50, 333, 2331};
 
     for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
@@ -388,7 +406,10 @@ static void ties_go_to_the_lower_id(struct lab *l)
     /* extremes: one token certain, infinities, NaN */
     d = make_draws(l, 4, V);
     for (int i = 0; i < 4 * V; i++)
-        *thing_f(d.logits, i) = i / V == 0 ? (i % V == 17 ? 1000.0f : -1000.0f) : i / V == 1 ? (i % V == 3 ? 0.0f : -INFINITY) : i / V == 2 ? (i % V == 30 ? NAN : 0.0f) : NAN;
+        *thing_f(d.logits, i) = i / V == 0   ? (i % V == 17 ? 1000.0f : -1000.0f)
+                                : i / V == 1 ? (i % V == 3 ? 0.0f : -INFINITY)
+                                : i / V == 2 ? (i % V == 30 ? NAN : 0.0f)
+                                             : NAN;
     thing_up(l, d.logits);
     LAB_OK(l, l->fast->sample(&l->c.stream, &d.a, &l->err));
     thing_down(l, d.token), thing_down(l, d.logprob);
@@ -442,9 +463,12 @@ ON_EACH_DEVICE(draws_follow_the_distribution)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logprob_is_right_test),     cmocka_unit_test(sampler_and_trainer_agree_test),
-        cmocka_unit_test(backward_is_right_test),    cmocka_unit_test(backward_is_the_derivative_test),
-        cmocka_unit_test(truncation_is_right_test),  cmocka_unit_test(ties_go_to_the_lower_id_test),
+        cmocka_unit_test(logprob_is_right_test),
+        cmocka_unit_test(sampler_and_trainer_agree_test),
+        cmocka_unit_test(backward_is_right_test),
+        cmocka_unit_test(backward_is_the_derivative_test),
+        cmocka_unit_test(truncation_is_right_test),
+        cmocka_unit_test(ties_go_to_the_lower_id_test),
         cmocka_unit_test(draws_follow_the_distribution_test),
     };
 

@@ -1,5 +1,6 @@
-/* isa_test.c - every fast op has the same bits in every build of the cpu back-end that this machine can run, on one thread or several. It is
- * why the instruction set is not part of the fingerprint (`numerics`). On a machine with one build the test compares threads only.
+/* isa_test.c - every fast op has the same bits in every build of the cpu back-end that this machine can run, on one thread or
+ * several. It is why the instruction set is not part of the fingerprint (`numerics`). On a machine with one build the test compares
+ * threads only.
  */
 #include "lab.h"
 
@@ -23,9 +24,9 @@ static void note(struct lab *l, struct results *r, const char *what, struct thin
     r->hash[r->n++] = h;
 }
 
-#define F(...) thing_normal(l, thing_new(l, CAIRN_F32, 0, __VA_ARGS__), 1)
-#define NEW(...) thing_new(l, CAIRN_F32, 0, __VA_ARGS__)
-#define INT(...) thing_new(l, CAIRN_I32, 0, __VA_ARGS__)
+#define F(...)    thing_normal(l, thing_new(l, CAIRN_F32, 0, __VA_ARGS__), 1)
+#define NEW(...)  thing_new(l, CAIRN_F32, 0, __VA_ARGS__)
+#define INT(...)  thing_new(l, CAIRN_I32, 0, __VA_ARGS__)
 #define DO(op, a) LAB_OK(l, l->fast->op(&l->c.stream, &(a), &l->err))
 
 static struct thing *ids(struct lab *l, struct thing *x, int lo, int hi)
@@ -41,7 +42,11 @@ static void products(struct lab *l, struct results *r)
     for (int form = CAIRN_NT; form <= CAIRN_TN; form++)
         for (int k = 24; k <= 600; k += 576) {
             int n = 61, o = 43;
-            struct thing *x = F(2, n, k), *w = form == CAIRN_NT ? F(2, o, k) : form == CAIRN_NN ? F(2, k, o) : F(2, n, o), *y = form == CAIRN_TN ? NEW(2, k, o) : NEW(2, n, o);
+            struct thing *x = F(2, n, k),
+                         *w = form == CAIRN_NT   ? F(2, o, k)
+                              : form == CAIRN_NN ? F(2, k, o)
+                                                 : F(2, n, o),
+                         *y = form == CAIRN_TN ? NEW(2, k, o) : NEW(2, n, o);
             struct cairn_matmul a = {form, x->t, w->t, y->t, 0.7f, 0, form == CAIRN_TN ? 1 : 4};
 
             DO(matmul, a);
@@ -51,7 +56,8 @@ static void products(struct lab *l, struct results *r)
 
 static void pieces(struct lab *l, struct results *r)
 {
-    struct thing *x = F(2, 50, 70), *g = F(1, 70), *b = F(1, 70), *y = NEW(2, 50, 70), *s = NEW(1, 50), *dy = F(2, 50, 70), *dg = F(1, 70), *p = ids(l, INT(1, 50), 0, 100000);
+    struct thing *x = F(2, 50, 70), *g = F(1, 70), *b = F(1, 70), *y = NEW(2, 50, 70), *s = NEW(1, 50), *dy = F(2, 50, 70),
+                 *dg = F(1, 70), *p = ids(l, INT(1, 50), 0, 100000);
     struct cairn_rmsnorm n = {x->t, g->t, y->t, s->t, 1e-5f};
     struct cairn_rmsnorm_bwd nb = {x->t, g->t, s->t, dy->t, y->t, dg->t, 0};
     struct cairn_layernorm ln = {x->t, g->t, b->t, y->t, 1e-6f};
@@ -63,24 +69,38 @@ static void pieces(struct lab *l, struct results *r)
     struct cairn_sumsq sq = {m->t, sum->t};
     struct cairn_adamw ad = {w->t, gr->t, m->t, v->t, 1e-3f, 0.9f, 0.999f, 1e-8f, 0.1f, 0.5f, 3};
 
-    DO(rmsnorm, n); note(l, r, "rmsnorm", y); note(l, r, "rstd", s);
-    DO(rmsnorm_bwd, nb); note(l, r, "rmsnorm_bwd", y); note(l, r, "dg", dg);
-    DO(layernorm, ln); note(l, r, "layernorm", y);
-    DO(swiglu, sw); note(l, r, "swiglu", y);
-    DO(swiglu_bwd, sb); note(l, r, "swiglu_bwd", y);
-    DO(rope, ro); note(l, r, "rope", y);
-    DO(sumsq, sq); note(l, r, "sumsq", sum);
+    DO(rmsnorm, n);
+    note(l, r, "rmsnorm", y);
+    note(l, r, "rstd", s);
+    DO(rmsnorm_bwd, nb);
+    note(l, r, "rmsnorm_bwd", y);
+    note(l, r, "dg", dg);
+    DO(layernorm, ln);
+    note(l, r, "layernorm", y);
+    DO(swiglu, sw);
+    note(l, r, "swiglu", y);
+    DO(swiglu_bwd, sb);
+    note(l, r, "swiglu_bwd", y);
+    DO(rope, ro);
+    note(l, r, "rope", y);
+    DO(sumsq, sq);
+    note(l, r, "sumsq", sum);
     for (int i = 0; i < 9000; i++)
         *thing_f(v, i) = fabsf(*thing_f(v, i));
     thing_up(l, v);
-    DO(adamw, ad); note(l, r, "adamw", w); note(l, r, "adamw m", m); note(l, r, "adamw v", v);
+    DO(adamw, ad);
+    note(l, r, "adamw", w);
+    note(l, r, "adamw m", m);
+    note(l, r, "adamw v", v);
 }
 
 static void attention(struct lab *l, struct results *r)
 {
     enum { N = 120, H = 5, W = 40, C = 32, T = 20 };
-    struct thing *q = F(3, N, H, W), *k = F(2, N, W), *iq = F(3, N, 4, W), *w = F(2, N, 4), *idx = INT(2, N, T), *o = NEW(3, N, H, C), *lse = NEW(2, N, H);
-    struct thing *pos = INT(1, N), *seq = INT(1, N), *start = INT(1, 2), *d_o = F(3, N, H, C), *dq = NEW(3, N, H, W), *dk = F(2, N, W);
+    struct thing *q = F(3, N, H, W), *k = F(2, N, W), *iq = F(3, N, 4, W), *w = F(2, N, 4), *idx = INT(2, N, T),
+                 *o = NEW(3, N, H, C), *lse = NEW(2, N, H);
+    struct thing *pos = INT(1, N), *seq = INT(1, N), *start = INT(1, 2), *d_o = F(3, N, H, C), *dq = NEW(3, N, H, W),
+                 *dk = F(2, N, W);
     struct cairn_keys keys = {.rows = k->t, .pos = pos->t, .seq = seq->t, .start = start->t};
     struct cairn_index ix = {iq->t, w->t, idx->t, keys, 0.3f};
     struct cairn_attention a = {q->t, idx->t, o->t, lse->t, keys, 0.2f};
@@ -90,16 +110,23 @@ static void attention(struct lab *l, struct results *r)
         *thing_i(seq, i) = i >= 45, *thing_i(pos, i) = i >= 45 ? i - 45 : i;
     *thing_i(start, 0) = 0, *thing_i(start, 1) = 45;
     thing_up(l, seq), thing_up(l, pos), thing_up(l, start);
-    DO(index, ix); note(l, r, "index", idx);
-    DO(attention, a); note(l, r, "attention", o); note(l, r, "attention lse", lse);
-    DO(attention_bwd, b); note(l, r, "attention_bwd dq", dq); note(l, r, "attention_bwd dk", dk);
+    DO(index, ix);
+    note(l, r, "index", idx);
+    DO(attention, a);
+    note(l, r, "attention", o);
+    note(l, r, "attention lse", lse);
+    DO(attention_bwd, b);
+    note(l, r, "attention_bwd dq", dq);
+    note(l, r, "attention_bwd dk", dk);
 }
 
 static void experts(struct lab *l, struct results *r)
 {
     enum { N = 40, E = 24, K = 4, D = 30 };
-    struct thing *x = F(2, N, E), *bias = F(1, E), *idx = INT(2, N, K), *gate = NEW(2, N, K), *prob = NEW(2, N, K), *dgate = F(2, N, K), *dr = NEW(2, N, E);
-    struct thing *off = INT(1, E + 1), *token = INT(1, N * K), *where = INT(2, N, K), *rows = F(2, N * K, D), *y = NEW(2, N, D), *dx = F(2, N * K, D);
+    struct thing *x = F(2, N, E), *bias = F(1, E), *idx = INT(2, N, K), *gate = NEW(2, N, K), *prob = NEW(2, N, K),
+                 *dgate = F(2, N, K), *dr = NEW(2, N, E);
+    struct thing *off = INT(1, E + 1), *token = INT(1, N * K), *where = INT(2, N, K), *rows = F(2, N * K, D), *y = NEW(2, N, D),
+                 *dx = F(2, N * K, D);
     struct cairn_router a = {x->t, bias->t, idx->t, gate->t, prob->t, {0}, 4, 2, 1, 2.5f};
     struct cairn_router_bwd b = {idx->t, prob->t, dgate->t, dr->t, 1, 2.5f};
     struct cairn_dispatch d = {idx->t, off->t, token->t, where->t};
@@ -108,34 +135,72 @@ static void experts(struct lab *l, struct results *r)
     struct cairn_matmul_grouped g;
     struct thing *w = F(3, E, 17, D), *h = NEW(2, N * K, 17);
 
-    DO(router, a); note(l, r, "router", idx); note(l, r, "gate", gate); note(l, r, "prob", prob);
-    DO(router_bwd, b); note(l, r, "router_bwd", dr);
-    DO(dispatch, d); note(l, r, "dispatch", where);
-    DO(combine, c); note(l, r, "combine", y);
-    DO(combine_bwd, cb); note(l, r, "combine_bwd", dx); note(l, r, "dgate", dgate);
+    DO(router, a);
+    note(l, r, "router", idx);
+    note(l, r, "gate", gate);
+    note(l, r, "prob", prob);
+    DO(router_bwd, b);
+    note(l, r, "router_bwd", dr);
+    DO(dispatch, d);
+    note(l, r, "dispatch", where);
+    DO(combine, c);
+    note(l, r, "combine", y);
+    DO(combine_bwd, cb);
+    note(l, r, "combine_bwd", dx);
+    note(l, r, "dgate", dgate);
     g = (struct cairn_matmul_grouped){CAIRN_NT, rows->t, w->t, h->t, off->t, 1, 0, 1};
-    DO(matmul_grouped, g); note(l, r, "matmul_grouped", h);
+    DO(matmul_grouped, g);
+    note(l, r, "matmul_grouped", h);
 }
 
 static void head(struct lab *l, struct results *r)
 {
     enum { N = 70, D = 20, V = 132 };
-    struct thing *z = F(2, N, D), *w = F(2, V, D), *t = ids(l, INT(1, N), -1, V - 1), *lp = NEW(1, N), *lse = NEW(1, N), *h = NEW(1, N), *best = INT(1, N), *g = F(1, N), *gh = F(1, N);
-    struct thing *dz = NEW(2, N, D), *dw = F(2, V, D), *logits = F(2, N, V), *tok = INT(1, N), *ls = NEW(1, N), *n = ids(l, INT(1, N), 0, 1000), *mask = thing_new(l, CAIRN_U8, 0, 1, N);
+    struct thing *z = F(2, N, D), *w = F(2, V, D), *t = ids(l, INT(1, N), -1, V - 1), *lp = NEW(1, N), *lse = NEW(1, N),
+                 *h = NEW(1, N), *best = INT(1, N), *g = F(1, N), *gh = F(1, N);
+    struct thing *dz = NEW(2, N, D), *dw = F(2, V, D), *logits = F(2, N, V), *tok = INT(1, N), *ls = NEW(1, N),
+                 *n = ids(l, INT(1, N), 0, 1000), *mask = thing_new(l, CAIRN_U8, 0, 1, N);
     struct thing *stats = thing_new(l, CAIRN_F64, 0, 1, CAIRN_LS_COUNT), *dcur = NEW(1, N), *dent = NEW(1, N), *old = F(1, N);
     struct cairn_logprob a = {z->t, w->t, t->t, lp->t, lse->t, h->t, best->t, 1.1f, 4};
     struct cairn_logprob_bwd b = {z->t, w->t, t->t, lse->t, h->t, g->t, gh->t, dz->t, dw->t, 1.1f, 4};
     struct cairn_sample s = {logits->t, n->t, n->t, n->t, tok->t, lp->t, ls->t, 7, 8, 1.3f, 0.9f, 0.001f, 50, 0, 4};
-    struct cairn_policy_loss p = {.cur = lp->t, .old = old->t, .smp = g->t, .ref = gh->t, .adv = gh->t, .weight = g->t, .entropy = h->t, .mask = mask->t, .dcur = dcur->t, .dentropy = dent->t,
-                                  .stats = stats->t, .correction = CAIRN_CORRECT_TIS, .kl = CAIRN_KL_K3, .clip_low = 0.2f, .clip_high = 0.28f, .correct_high = 2, .kl_coef = 0.1f, .entropy_coef = 0.01f};
+    struct cairn_policy_loss p = {.cur = lp->t,
+                                  .old = old->t,
+                                  .smp = g->t,
+                                  .ref = gh->t,
+                                  .adv = gh->t,
+                                  .weight = g->t,
+                                  .entropy = h->t,
+                                  .mask = mask->t,
+                                  .dcur = dcur->t,
+                                  .dentropy = dent->t,
+                                  .stats = stats->t,
+                                  .correction = CAIRN_CORRECT_TIS,
+                                  .kl = CAIRN_KL_K3,
+                                  .clip_low = 0.2f,
+                                  .clip_high = 0.28f,
+                                  .correct_high = 2,
+                                  .kl_coef = 0.1f,
+                                  .entropy_coef = 0.01f};
 
-    DO(logprob, a); note(l, r, "logprob", lp); note(l, r, "lse", lse); note(l, r, "entropy", h); note(l, r, "argmax", best);
+    DO(logprob, a);
+    note(l, r, "logprob", lp);
+    note(l, r, "lse", lse);
+    note(l, r, "entropy", h);
+    note(l, r, "argmax", best);
     memset(mask->h, 1, N);
     memset(stats->h, 0, stats->bytes);
     thing_up(l, mask), thing_up(l, stats);
-    DO(policy_loss, p); note(l, r, "policy_loss", dcur); note(l, r, "stats", stats);
-    DO(logprob_bwd, b); note(l, r, "logprob_bwd dz", dz); note(l, r, "logprob_bwd dw", dw);
-    DO(sample, s); note(l, r, "sample", tok); note(l, r, "sample logprob", lp); note(l, r, "logprob_sampled", ls);
+    DO(policy_loss, p);
+    note(l, r, "policy_loss", dcur);
+    note(l, r, "stats", stats);
+    DO(logprob_bwd, b);
+    note(l, r, "logprob_bwd dz", dz);
+    note(l, r, "logprob_bwd dw", dw);
+    DO(sample, s);
+    note(l, r, "sample", tok);
+    note(l, r, "sample logprob", lp);
+    note(l, r, "logprob_sampled", ls);
 }
 
 static void the_same_bits(void **state)

@@ -1,9 +1,9 @@
 /* lab.h - what the conformance tests share: the four ways to compute (cpu and guard, fast and reference ops), tensors with host
  * copies, random and poisoned contents, comparison.
  *
- * Every test runs as a list of cases over every device: lab_each_device(case). A `thing` is a tensor with a host image; things_up sends
- * images, things_down fetches them. Padded things sit in rows wider than they are, so that strides are really used; the gaps are checked
- * to be untouched when they come back. Memory: everything belongs to the lab and goes with lab_close.
+ * Every test runs as a list of cases over every device: lab_each_device(case). A `thing` is a tensor with a host image; things_up
+ * sends images, things_down fetches them. Padded things sit in rows wider than they are, so that strides are really used; the gaps
+ * are checked to be untouched when they come back. Memory: everything belongs to the lab and goes with lab_close.
  */
 #ifndef CAIRN_TESTS_LAB_H
 #define CAIRN_TESTS_LAB_H
@@ -83,17 +83,17 @@ static inline void lab_each_device(void (*body)(struct lab *l))
 }
 
 /* The cmocka test of a body: name_test. */
-#define ON_EACH_DEVICE(name)              \
-    static void name##_test(void **state) \
-    {                                     \
-        (void)state;                      \
-        lab_each_device(name);            \
+#define ON_EACH_DEVICE(name)                                                                                                       \
+    static void name##_test(void **state)                                                                                          \
+    {                                                                                                                              \
+        (void)state;                                                                                                               \
+        lab_each_device(name);                                                                                                     \
     }
 
-#define LAB_OK(l, call)                                                     \
-    do {                                                                    \
-        if ((call) != CAIRN_OK)                                             \
-            fail_msg("%s: %s: %s", (l)->device, #call, (l)->err.text);      \
+#define LAB_OK(l, call)                                                                                                            \
+    do {                                                                                                                           \
+        if ((call) != CAIRN_OK)                                                                                                    \
+            fail_msg("%s: %s: %s", (l)->device, #call, (l)->err.text);                                                             \
     } while (0)
 
 /* ---- random numbers ------------------------------------------------------------------------------------------------------- */
@@ -136,8 +136,8 @@ static inline void thing_up(struct lab *l, struct thing *x)
     (void)l;
 }
 
-/* New thing of `ndim` dimensions; pad > 0: every dimension but the first is `pad` elements wider in memory than in the view. Its memory
- * is NaN bytes all over (0xff), on both sides. */
+/* New thing of `ndim` dimensions; pad > 0: every dimension but the first is `pad` elements wider in memory than in the view. Its
+ * memory is NaN bytes all over (0xff), on both sides. */
 static inline struct thing *thing_new(struct lab *l, enum cairn_dtype type, int pad, int ndim, ...)
 {
     struct thing *x = calloc(1, sizeof *x);
@@ -289,7 +289,8 @@ static inline void lab_near(struct lab *l, const char *what, const struct thing 
         if (x == y || (isnan(x) && isnan(y)))
             continue;
         if (!(fabs(x - y) <= rel * fabs(y) + abs))
-            fail_msg("%s: %s: element %lld is %.9g, should be %.9g +- %.3g", l->device, what, (long long)i, x, y, rel * fabs(y) + abs);
+            fail_msg("%s: %s: element %lld is %.9g, should be %.9g +- %.3g", l->device, what, (long long)i, x, y,
+                     rel * fabs(y) + abs);
     }
 }
 

@@ -1,5 +1,5 @@
-/* loss_test.c - policy_loss: the vectors of the objective's specification, masking, gradients against finite differences of an fp64 formula,
- * against the reference, statistics.
+/* loss_test.c - policy_loss: the vectors of the objective's specification, masking, gradients against finite differences of an fp64
+ * formula, against the reference, statistics.
  */
 #include "lab.h"
 
@@ -19,7 +19,15 @@ static struct loss make(struct lab *l, int n)
     k.stats = thing_new(l, CAIRN_F64, 0, 1, CAIRN_LS_COUNT);
     memset(k.stats->h, 0, k.stats->bytes);
     thing_up(l, k.stats);
-    k.a = (struct cairn_policy_loss){.cur = k.cur->t, .old = k.old->t, .adv = k.adv->t, .weight = k.weight->t, .mask = k.mask->t, .dcur = k.dcur->t, .stats = k.stats->t, .clip_low = 0.2f, .clip_high = 0.28f};
+    k.a = (struct cairn_policy_loss){.cur = k.cur->t,
+                                     .old = k.old->t,
+                                     .adv = k.adv->t,
+                                     .weight = k.weight->t,
+                                     .mask = k.mask->t,
+                                     .dcur = k.dcur->t,
+                                     .stats = k.stats->t,
+                                     .clip_low = 0.2f,
+                                     .clip_high = 0.28f};
     return k;
 }
 
@@ -43,9 +51,9 @@ static void vectors(struct lab *l)
         double A, rho, dual, loss, slope; /* slope: d L / d cur */
         int low, high;
     } cases[] = {
-        {1, 1.5, 0, -1.28, 0, 0, 1},     {-1, 0.5, 0, 0.8, 0, 1, 0},   {-1, 5, 3, 3.0, 0, 0, 0},    {1, 0.5, 0, -0.5, -0.5, 0, 0},
-        {-1, 5, 0, 5, 5, 0, 0},          {1, 1, 0, -1, -1, 0, 0},      {-1, 1, 0, 1, 1, 0, 0},      {0, 3, 0, 0, 0, 0, 0},
-        {2, 1.2, 0, -2.4, -2.4, 0, 0},   {-2, 1.25, 3, 2.5, 2.5, 0, 0}, {-1, 2, 3, 2, 2, 0, 0},
+        {1, 1.5, 0, -1.28, 0, 0, 1},   {-1, 0.5, 0, 0.8, 0, 1, 0},    {-1, 5, 3, 3.0, 0, 0, 0}, {1, 0.5, 0, -0.5, -0.5, 0, 0},
+        {-1, 5, 0, 5, 5, 0, 0},        {1, 1, 0, -1, -1, 0, 0},       {-1, 1, 0, 1, 1, 0, 0},   {0, 3, 0, 0, 0, 0, 0},
+        {2, 1.2, 0, -2.4, -2.4, 0, 0}, {-2, 1.25, 3, 2.5, 2.5, 0, 0}, {-1, 2, 3, 2, 2, 0, 0},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -75,7 +83,8 @@ static void kl_vectors(struct lab *l)
     static const struct {
         enum cairn_kl kl;
         double x, want;
-    } cases[] = {{CAIRN_KL_K3, -0.1, 0.0048374}, {CAIRN_KL_K3, 0.1, 0.0051709}, {CAIRN_KL_K1, 0.1, -0.1}, {CAIRN_KL_K2, -0.1, 0.005}};
+    } cases[] = {
+        {CAIRN_KL_K3, -0.1, 0.0048374}, {CAIRN_KL_K3, 0.1, 0.0051709}, {CAIRN_KL_K1, 0.1, -0.1}, {CAIRN_KL_K2, -0.1, 0.005}};
 
     for (size_t i = 0; i < 4; i++) {
         struct loss k = make(l, 1);
@@ -109,7 +118,8 @@ static double formula(const struct loss *k, int N, const double *cur, const doub
             if (k->mask->h[m] && (a->ratio == CAIRN_RATIO_SEQUENCE ? *thing_i(k->seq, m) == *thing_i(k->seq, n) : m == n))
                 d += cur[m] - *thing_f(k->old, m), count++;
         rho = exp(d / count);
-        clipped = fmin(fmax(a->ratio == CAIRN_RATIO_CISPO ? exp(fixed[n] - *thing_f(k->old, n)) : rho, 1 - (double)a->clip_low), 1 + (double)a->clip_high);
+        clipped = fmin(fmax(a->ratio == CAIRN_RATIO_CISPO ? exp(fixed[n] - *thing_f(k->old, n)) : rho, 1 - (double)a->clip_low),
+                       1 + (double)a->clip_high);
         if (a->ratio == CAIRN_RATIO_CISPO) {
             term = -A * clipped * cur[n];
         } else {
@@ -153,13 +163,15 @@ static void gradients(struct lab *l)
                     k.mask->h[n] = n % 4 != 1;
                     if (!k.mask->h[n]) { /* whatever is here must not matter */
                         *thing_f(k.cur, n) = n % 8 == 1 ? NAN : INFINITY;
-                        *thing_f(k.old, n) = *thing_f(k.smp, n) = *thing_f(k.adv, n) = *thing_f(k.weight, n) = *thing_f(k.entropy, n) = NAN;
+                        *thing_f(k.old, n) = *thing_f(k.smp, n) = *thing_f(k.adv, n) = *thing_f(k.weight, n) =
+                            *thing_f(k.entropy, n) = NAN;
                     }
                     cur[n] = *thing_f(k.cur, n);
                     entropy[n] = *thing_f(k.entropy, n);
                 }
                 up(l, &k);
-                k.a.smp = k.smp->t, k.a.ref = k.ref->t, k.a.entropy = k.entropy->t, k.a.seq = k.seq->t, k.a.dentropy = k.dentropy->t;
+                k.a.smp = k.smp->t, k.a.ref = k.ref->t, k.a.entropy = k.entropy->t, k.a.seq = k.seq->t,
+                k.a.dentropy = k.dentropy->t;
                 k.a.ratio = ratio, k.a.correction = correction, k.a.kl = kl;
                 k.a.kl_coef = 0.3f, k.a.entropy_coef = 0.05f, k.a.dual = 1.4f, k.a.correct_low = 0.6f, k.a.correct_high = 1.5f;
                 r = k;
@@ -167,7 +179,8 @@ static void gradients(struct lab *l)
                 r.a.dcur = r.dcur->t, r.a.dentropy = r.dentropy->t, r.a.stats = r.stats->t;
                 LAB_OK(l, l->fast->policy_loss(&l->c.stream, &k.a, &l->err));
                 LAB_OK(l, l->ref->policy_loss(&l->c.stream, &r.a, &l->err));
-                thing_down(l, k.dcur), thing_down(l, k.dentropy), thing_down(l, k.stats), thing_down(l, r.dcur), thing_down(l, r.dentropy), thing_down(l, r.stats);
+                thing_down(l, k.dcur), thing_down(l, k.dentropy), thing_down(l, k.stats), thing_down(l, r.dcur),
+                    thing_down(l, r.dentropy), thing_down(l, r.stats);
                 lab_near(l, "dcur", k.dcur, r.dcur, 0x1p-22, 1e-9);
                 lab_equal_bits(l, "dentropy", k.dentropy, r.dentropy);
                 lab_near(l, "stats", k.stats, r.stats, 1e-12, 1e-12);
@@ -185,7 +198,8 @@ static void gradients(struct lab *l)
                     low = formula(&k, N, cur, entropy, fixed);
                     cur[n] = was;
                     if (fabs((high - low) / (2 * step) - *thing_f(k.dcur, n)) > 1e-5)
-                        fail_msg("%s: ratio %d, correction %d, kl %d, row %d: %.8g, the derivative %.8g", l->device, ratio, correction, kl, n, *thing_f(k.dcur, n), (high - low) / (2 * step));
+                        fail_msg("%s: ratio %d, correction %d, kl %d, row %d: %.8g, the derivative %.8g", l->device, ratio,
+                                 correction, kl, n, *thing_f(k.dcur, n), (high - low) / (2 * step));
                     assert_true(fabs(*thing_f(k.dentropy, n) + 0.05 * *thing_f(k.weight, n)) < 1e-7);
                 }
                 clip = stat(&k, CAIRN_LS_CLIP_LOW) + stat(&k, CAIRN_LS_CLIP_HIGH);
@@ -195,7 +209,8 @@ static void gradients(struct lab *l)
                     double fixed[N];
 
                     memcpy(fixed, cur, sizeof fixed);
-                    assert_true(fabs(stat(&k, CAIRN_LS_POLICY) + (double)k.a.kl_coef * stat(&k, CAIRN_LS_KL) - formula(&k, N, cur, (double[N]){0}, fixed)) < 1e-6);
+                    assert_true(fabs(stat(&k, CAIRN_LS_POLICY) + (double)k.a.kl_coef * stat(&k, CAIRN_LS_KL) -
+                                     formula(&k, N, cur, (double[N]){0}, fixed)) < 1e-6);
                 }
                 /* a second call adds to the statistics */
                 LAB_OK(l, l->fast->policy_loss(&l->c.stream, &k.a, &l->err));
@@ -235,12 +250,14 @@ static void extremes(struct lab *l)
     static const float cur[] = {-1, -50, NAN}, old[] = {-50, -1, -1}, adv[] = {-1, 1, 1};
 
     for (int i = 0; i < 3; i++)
-        *thing_f(k.cur, i) = cur[i], *thing_f(k.old, i) = old[i], *thing_f(k.adv, i) = adv[i], *thing_f(k.weight, i) = 1, k.mask->h[i] = i < 2;
+        *thing_f(k.cur, i) = cur[i], *thing_f(k.old, i) = old[i], *thing_f(k.adv, i) = adv[i], *thing_f(k.weight, i) = 1,
+                        k.mask->h[i] = i < 2;
     up(l, &k);
     LAB_OK(l, l->fast->policy_loss(&l->c.stream, &k.a, &l->err));
     thing_down(l, k.dcur), thing_down(l, k.stats);
     assert_true(*thing_f(k.dcur, 0) == 0 && *thing_f(k.dcur, 1) == 0 && *thing_f(k.dcur, 2) == 0);
-    assert_true(fabs(stat(&k, CAIRN_LS_RATIO_MAX) / exp(20) - 1) < 1e-12 && fabs(stat(&k, CAIRN_LS_RATIO_MIN) / exp(-20) - 1) < 1e-12);
+    assert_true(fabs(stat(&k, CAIRN_LS_RATIO_MAX) / exp(20) - 1) < 1e-12 &&
+                fabs(stat(&k, CAIRN_LS_RATIO_MIN) / exp(-20) - 1) < 1e-12);
     k.mask->h[2] = 1;
     thing_up(l, k.mask);
     LAB_OK(l, l->fast->policy_loss(&l->c.stream, &k.a, &l->err));

@@ -1,8 +1,8 @@
 /* matmul_test.c - matmul and matmul_grouped: fast against reference, row invariance, segments, threads, strides, guard. */
 #include "lab.h"
 
-/* One rounding per fma and none bigger than the sum of the absolute products: |error| <= K * 2^-24 * sum |x||w|, and for normal numbers
- * sum |x||w| is about 0.64 K, its largest of a few thousand below 1.5 K + 10. */
+/* One rounding per fma and none bigger than the sum of the absolute products: |error| <= K * 2^-24 * sum |x||w|, and for normal
+ * numbers sum |x||w| is about 0.64 K, its largest of a few thousand below 1.5 K + 10. */
 static double bound(int K)
 {
     return (K + 2) * 0x1p-24 * (1.5 * K + 10);
@@ -26,7 +26,8 @@ static const struct {
     {2, 100, 40, 36, 4, "heads, padded"},
 };
 
-static struct cairn_matmul make(struct lab *l, enum cairn_form form, int heads, int n, int k, int o, int pad, enum cairn_dtype wt, struct thing **y)
+static struct cairn_matmul make(struct lab *l, enum cairn_form form, int heads, int n, int k, int o, int pad, enum cairn_dtype wt,
+                                struct thing **y)
 {
     struct cairn_matmul a = {.form = form, .alpha = 1, .segments = 1};
     int r[2] = {n, k}, w[2] = {o, k}, c[2] = {n, o};
@@ -146,7 +147,7 @@ static void bits_as_defined(struct lab *l)
                 thing_down(l, y);
                 for (int i = 0; i < (f == CAIRN_TN ? k : n); i += 7)
                     for (int j = 0; j < o; j++) {
-                        float want = f == CAIRN_NT ? chain(x + i * k, 1, w + j * k, 1, k, segments)
+                        float want = f == CAIRN_NT   ? chain(x + i * k, 1, w + j * k, 1, k, segments)
                                      : f == CAIRN_NN ? chain(x + i * k, 1, w + j, o, k, segments)
                                                      : chain(x + i, k, w + j, o, n, segments);
 
@@ -202,13 +203,16 @@ static void grouped(struct lab *l)
             for (int accumulate = 0; accumulate <= 1; accumulate++) {
                 enum { E = 5, K = 36, O = 50 };
                 int n = cases[i].offsets[E];
-                struct thing *off = thing_new(l, CAIRN_I32, 0, 1, E + 1), *x = thing_normal(l, thing_new(l, CAIRN_F32, 2, 2, n, K), 1);
+                struct thing *off = thing_new(l, CAIRN_I32, 0, 1, E + 1),
+                             *x = thing_normal(l, thing_new(l, CAIRN_F32, 2, 2, n, K), 1);
                 struct thing *w = f == CAIRN_NT   ? thing_new(l, CAIRN_F32, 0, 3, E, O, K)
                                   : f == CAIRN_NN ? thing_new(l, CAIRN_BF16, 1, 3, E, K, O)
                                                   : thing_new(l, CAIRN_F32, 1, 2, n, O);
-                struct thing *y = thing_normal(l, f == CAIRN_TN ? thing_new(l, CAIRN_F32, 0, 3, E, K, O) : thing_new(l, CAIRN_F32, 3, 2, n, O), 1);
+                struct thing *y = thing_normal(
+                    l, f == CAIRN_TN ? thing_new(l, CAIRN_F32, 0, 3, E, K, O) : thing_new(l, CAIRN_F32, 3, 2, n, O), 1);
                 struct thing *z = thing_like(l, y, 0);
-                struct cairn_matmul_grouped a = {f, x->t, thing_normal(l, w, 1)->t, y->t, thing_ints(l, off, cases[i].offsets)->t, 1, accumulate, 1};
+                struct cairn_matmul_grouped a = {
+                    f, x->t, thing_normal(l, w, 1)->t, y->t, thing_ints(l, off, cases[i].offsets)->t, 1, accumulate, 1};
 
                 LAB_OK(l, l->fast->matmul_grouped(&l->c.stream, &a, &l->err));
                 a.y = z->t;
@@ -220,8 +224,13 @@ static void grouped(struct lab *l)
                 for (int e = 0; e < E && f != CAIRN_TN && !accumulate; e++) {
                     int64_t m = cases[i].offsets[e + 1] - cases[i].offsets[e];
                     struct thing *alone = thing_like(l, y, 1);
-                    struct cairn_matmul b = {f, cairn_tensor_slice(&a.x, 0, cases[i].offsets[e], m), cairn_tensor_at(&a.w, e),
-                                             cairn_tensor_slice(&alone->t, 0, cases[i].offsets[e], m), 1, 0, 1};
+                    struct cairn_matmul b = {f,
+                                             cairn_tensor_slice(&a.x, 0, cases[i].offsets[e], m),
+                                             cairn_tensor_at(&a.w, e),
+                                             cairn_tensor_slice(&alone->t, 0, cases[i].offsets[e], m),
+                                             1,
+                                             0,
+                                             1};
 
                     LAB_OK(l, l->fast->matmul(&l->c.stream, &b, &l->err));
                     thing_down(l, alone);
@@ -265,8 +274,9 @@ ON_EACH_DEVICE(refusals)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(against_reference_test), cmocka_unit_test(rows_do_not_matter_test), cmocka_unit_test(bits_as_defined_test),
-        cmocka_unit_test(threads_do_not_matter_test), cmocka_unit_test(grouped_test), cmocka_unit_test(refusals_test),
+        cmocka_unit_test(against_reference_test), cmocka_unit_test(rows_do_not_matter_test),
+        cmocka_unit_test(bits_as_defined_test),   cmocka_unit_test(threads_do_not_matter_test),
+        cmocka_unit_test(grouped_test),           cmocka_unit_test(refusals_test),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,9 @@
-/* rope_test.c - rotary positions: angles as the models' fp32 code has them, rotation against fp64, inverse, far positions, rows alone. */
+/* rope_test.c - rotary positions: angles as the models' fp32 code has them, rotation against fp64, inverse, far positions, rows
+ * alone. */
 #include "lab.h"
 
-static struct cairn_rope make(struct lab *l, int n, int h, int r, int pad, int far, struct thing **x, struct thing **y, struct thing **pos)
+static struct cairn_rope make(struct lab *l, int n, int h, int r, int pad, int far, struct thing **x, struct thing **y,
+                              struct thing **pos)
 {
     *x = thing_normal(l, thing_new(l, CAIRN_F32, pad, 3, n, h, r), 1);
     *y = thing_new(l, CAIRN_F32, pad ? pad + 1 : 0, 3, n, h, r);
@@ -14,7 +16,8 @@ static struct cairn_rope make(struct lab *l, int n, int h, int r, int pad, int f
 
 static void turns(struct lab *l)
 {
-    static const int shapes[][5] = {{1, 1, 2, 0, 5}, {30, 3, 8, 2, 100}, {40, 1, 64, 0, 5000}, {5, 2, 64, 1, 300000}, {9, 2, 16, 0, 2147483647}, {0, 2, 8, 0, 9}};
+    static const int shapes[][5] = {{1, 1, 2, 0, 5},       {30, 3, 8, 2, 100},        {40, 1, 64, 0, 5000},
+                                    {5, 2, 64, 1, 300000}, {9, 2, 16, 0, 2147483647}, {0, 2, 8, 0, 9}};
 
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int inverse = 0; inverse < 2; inverse++) {
@@ -35,13 +38,15 @@ static void turns(struct lab *l)
                         double c = cos(angle), s = inverse ? -sin(angle) : sin(angle), p = *thing_f(x, at), q = *thing_f(x, at + 1);
 
                         if (!(fabs(*thing_f(y, at) - (p * c - q * s)) < 1e-6 && fabs(*thing_f(y, at + 1) - (p * s + q * c)) < 1e-6))
-                            fail_msg("%s: position %d, pair %d: (%.8g, %.8g)", l->device, *thing_i(pos, n), j, *thing_f(y, at), *thing_f(y, at + 1));
+                            fail_msg("%s: position %d, pair %d: (%.8g, %.8g)", l->device, *thing_i(pos, n), j, *thing_f(y, at),
+                                     *thing_f(y, at + 1));
                     }
             z = thing_like(l, y, 1);
             for (int n = 0; n < N; n++) { /* rows alone */
                 struct cairn_rope one = a;
 
-                one.x = cairn_tensor_slice(&a.x, 0, n, 1), one.y = cairn_tensor_slice(&z->t, 0, n, 1), one.pos = cairn_tensor_slice(&a.pos, 0, n, 1);
+                one.x = cairn_tensor_slice(&a.x, 0, n, 1), one.y = cairn_tensor_slice(&z->t, 0, n, 1),
+                one.pos = cairn_tensor_slice(&a.pos, 0, n, 1);
                 LAB_OK(l, l->fast->rope(&l->c.stream, &one, &l->err));
             }
             thing_down(l, z);
@@ -98,7 +103,8 @@ ON_EACH_DEVICE(refusals)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(turns_test), cmocka_unit_test(to_the_last_bit_test), cmocka_unit_test(refusals_test)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(turns_test), cmocka_unit_test(to_the_last_bit_test),
+                                       cmocka_unit_test(refusals_test)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

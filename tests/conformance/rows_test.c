@@ -8,22 +8,27 @@ static void rows(struct lab *l)
         int s, t, n, d, pad, src_index, dst_index;
         const char *why;
     } cases[] = {
-        {CAIRN_F32, CAIRN_F32, 9, 5, 5, 7, 2, 1, 0, "gather"},       {CAIRN_F32, CAIRN_F32, 5, 40, 5, 16, 1, 0, 1, "scatter, as a cache is written"},
-        {CAIRN_BF16, CAIRN_F32, 50, 33, 33, 20, 0, 1, 0, "embedding"}, {CAIRN_F32, CAIRN_F32, 30, 30, 11, 33, 3, 1, 1, "pages copied"},
-        {CAIRN_F32, CAIRN_F32, 6, 6, 6, 5, 1, 0, 0, "plain copy"},    {CAIRN_F32, CAIRN_F32, 6, 6, 0, 5, 0, 1, 1, "none"},
+        {CAIRN_F32, CAIRN_F32, 9, 5, 5, 7, 2, 1, 0, "gather"},
+        {CAIRN_F32, CAIRN_F32, 5, 40, 5, 16, 1, 0, 1, "scatter, as a cache is written"},
+        {CAIRN_BF16, CAIRN_F32, 50, 33, 33, 20, 0, 1, 0, "embedding"},
+        {CAIRN_F32, CAIRN_F32, 30, 30, 11, 33, 3, 1, 1, "pages copied"},
+        {CAIRN_F32, CAIRN_F32, 6, 6, 6, 5, 1, 0, 0, "plain copy"},
+        {CAIRN_F32, CAIRN_F32, 6, 6, 0, 5, 0, 1, 1, "none"},
         {CAIRN_BF16, CAIRN_BF16, 8, 8, 3, 5, 1, 1, 1, "bf16"},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int reference = 0; reference < 2; reference++) {
             int n = cases[i].n, d = cases[i].d;
-            struct thing *src = thing_normal(l, thing_new(l, cases[i].from, cases[i].pad, 2, cases[i].s, d), 1), *dst = thing_new(l, cases[i].to, cases[i].pad, 2, cases[i].t, d);
+            struct thing *src = thing_normal(l, thing_new(l, cases[i].from, cases[i].pad, 2, cases[i].s, d), 1),
+                         *dst = thing_new(l, cases[i].to, cases[i].pad, 2, cases[i].t, d);
             struct thing *from = thing_new(l, CAIRN_I32, 0, 1, n), *to = thing_new(l, CAIRN_I32, 0, 1, n), *before;
             struct cairn_rows a = {.src = src->t, .dst = dst->t};
             const struct cairn_ops *ops = reference ? l->ref : l->fast;
 
             for (int r = 0; r < n; r++)
-                *thing_i(from, r) = lab_int(l, 0, cases[i].s - 1), *thing_i(to, r) = (r * 7 + 3) % cases[i].t; /* 7 and the sizes have no common factor */
+                *thing_i(from, r) = lab_int(l, 0, cases[i].s - 1),
+                               *thing_i(to, r) = (r * 7 + 3) % cases[i].t; /* 7 and the sizes have no common factor */
             thing_up(l, from), thing_up(l, to);
             if (cases[i].src_index)
                 a.src_index = from->t;
@@ -39,7 +44,8 @@ static void rows(struct lab *l)
                     if ((cases[i].dst_index ? *thing_i(to, r) : r) == t)
                         hit = cases[i].src_index ? *thing_i(from, r) : r;
                 for (int k = 0; k < d; k++) {
-                    double got = thing_value(dst, t * d + k), want = hit < 0 ? thing_value(before, t * d + k) : thing_value(src, hit * d + k);
+                    double got = thing_value(dst, t * d + k),
+                           want = hit < 0 ? thing_value(before, t * d + k) : thing_value(src, hit * d + k);
 
                     assert_true(got == want || (isnan(got) && isnan(want)));
                 }
@@ -59,7 +65,8 @@ static void rows(struct lab *l)
 static void embedding(struct lab *l)
 {
     enum { N = 300, D = 70, V = 12 };
-    struct thing *ids = thing_new(l, CAIRN_I32, 0, 1, N), *dy = thing_normal(l, thing_new(l, CAIRN_F32, 1, 2, N, D), 1), *t = thing_normal(l, thing_new(l, CAIRN_F32, 2, 2, V, D), 1);
+    struct thing *ids = thing_new(l, CAIRN_I32, 0, 1, N), *dy = thing_normal(l, thing_new(l, CAIRN_F32, 1, 2, N, D), 1),
+                 *t = thing_normal(l, thing_new(l, CAIRN_F32, 2, 2, V, D), 1);
     struct thing *ref = thing_like(l, t, 0), *three = thing_like(l, t, 0);
     struct cairn_embed_bwd a = {ids->t, dy->t, t->t};
     float want[V * D];
@@ -95,7 +102,8 @@ static void axpby(struct lab *l)
 {
     for (int pad = 0; pad < 3; pad++)
         for (int k = 0; k < 3; k++) {
-            struct thing *x = thing_normal(l, thing_new(l, CAIRN_F32, pad, 3, 5, 9, 31), 1), *y = thing_normal(l, thing_new(l, CAIRN_F32, pad ? pad + 1 : 0, 3, 5, 9, 31), 1);
+            struct thing *x = thing_normal(l, thing_new(l, CAIRN_F32, pad, 3, 5, 9, 31), 1),
+                         *y = thing_normal(l, thing_new(l, CAIRN_F32, pad ? pad + 1 : 0, 3, 5, 9, 31), 1);
             struct thing *z = thing_like(l, y, 0), *before = thing_like(l, y, 0);
             struct cairn_axpby a = {x->t, y->t, k == 1 ? -0.5f : 1, k == 2 ? 0 : k == 1 ? 2 : 1};
 
@@ -108,7 +116,9 @@ static void axpby(struct lab *l)
             LAB_OK(l, l->ref->axpby(&l->c.stream, &a, &l->err));
             thing_down(l, y), thing_down(l, z);
             for (int i = 0; i < 5 * 9 * 31; i++) {
-                float want = k == 0 ? *thing_f(x, i) + *thing_f(before, i) : k == 1 ? -0.5f * *thing_f(x, i) + 2 * *thing_f(before, i) : *thing_f(x, i);
+                float want = k == 0   ? *thing_f(x, i) + *thing_f(before, i)
+                             : k == 1 ? -0.5f * *thing_f(x, i) + 2 * *thing_f(before, i)
+                                      : *thing_f(x, i);
 
                 assert_true(*thing_f(y, i) == want);
                 assert_true(fabsf(*thing_f(z, i) - want) <= fabsf(want) * 0x1p-22f + 0x1p-22f);
@@ -145,7 +155,8 @@ static void casts(struct lab *l)
         {0x00000001, 0x0000, 0x0000, "the smallest float"},
     };
     enum { N = sizeof exact / sizeof *exact };
-    struct thing *x = thing_new(l, CAIRN_F32, 0, 1, N), *b = thing_new(l, CAIRN_BF16, 0, 1, N), *h = thing_new(l, CAIRN_F16, 0, 1, N), *y = thing_new(l, CAIRN_F32, 0, 1, N);
+    struct thing *x = thing_new(l, CAIRN_F32, 0, 1, N), *b = thing_new(l, CAIRN_BF16, 0, 1, N),
+                 *h = thing_new(l, CAIRN_F16, 0, 1, N), *y = thing_new(l, CAIRN_F32, 0, 1, N);
 
     for (int i = 0; i < N; i++)
         memcpy(thing_f(x, i), &exact[i].f32, 4);
@@ -205,8 +216,11 @@ static void adamw(struct lab *l)
 
     for (int i = 0; i < 4; i++) {
         int n = sizes[i];
-        struct thing *p = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, n), 1), *g = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, n), 1), *m = thing_new(l, CAIRN_F32, 0, 1, n), *v, *q, *m2, *v2;
-        struct cairn_adamw a = {.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_scale = 0.25f};
+        struct thing *p = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, n), 1),
+                     *g = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, n), 1), *m = thing_new(l, CAIRN_F32, 0, 1, n), *v, *q, *m2,
+                     *v2;
+        struct cairn_adamw a = {
+            .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_scale = 0.25f};
 
         memset(m->h, 0, m->bytes);
         thing_up(l, m);
@@ -243,7 +257,8 @@ static void sumsq(struct lab *l)
     static const int sizes[] = {0, 1, 4096, 4097, 50001};
 
     for (int i = 0; i < 5; i++) {
-        struct thing *x = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, sizes[i]), 1), *out = thing_new(l, CAIRN_F64, 0, 1, 1), *ref = thing_like(l, out, 1);
+        struct thing *x = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, sizes[i]), 1), *out = thing_new(l, CAIRN_F64, 0, 1, 1),
+                     *ref = thing_like(l, out, 1);
         struct cairn_sumsq a = {x->t, out->t};
 
         LAB_OK(l, l->fast->sumsq(&l->c.stream, &a, &l->err));

@@ -1,4 +1,5 @@
-/* vmath_test.c - exp, ln and sigmoid of the cpu back-end: accuracy against fp64 libm over every 977th float, special values, lanes. */
+/* vmath_test.c - exp, ln and sigmoid of the cpu back-end: accuracy against fp64 libm over every 977th float, special values, lanes.
+ */
 #include "../../kernels/cpu/vmath.h"
 
 #include <math.h>
@@ -73,7 +74,8 @@ static void special(void **state)
     (void)state;
     assert_true(f32_exp(-INFINITY) == 0 && f32_exp(INFINITY) == INFINITY && f32_exp(0) == 1 && f32_exp(-0.0f) == 1);
     assert_true(f32_exp(88.7f) < INFINITY && f32_exp(88.73f) == INFINITY && f32_exp(-104.0f) == 0 && f32_exp(-103.0f) == 0x1p-149f);
-    assert_true(f32_log(0) == -INFINITY && f32_log(-0.0f) == -INFINITY && f32_log(INFINITY) == INFINITY && isnan(f32_log(-1)) && f32_log(1) == 0);
+    assert_true(f32_log(0) == -INFINITY && f32_log(-0.0f) == -INFINITY && f32_log(INFINITY) == INFINITY && isnan(f32_log(-1)) &&
+                f32_log(1) == 0);
     assert_true(f32_sigmoid(0) == 0.5f && f32_sigmoid(INFINITY) == 1 && f32_sigmoid(-INFINITY) == 0 && isnan(f32_sigmoid(NAN)));
 }
 

@@ -40,7 +40,8 @@ static void opens(void **state)
         if (st == CAIRN_OK) {
             assert_string_equal(c.dev->name, cases[i].device);
             assert_string_equal(c.numerics, cases[i].numerics);
-            assert_int_equal(c.ops.attention == c.backend->reference->attention, cases[i].o.reference || (cases[i].o.dsa && cases[i].o.dsa[0] == 'r'));
+            assert_int_equal(c.ops.attention == c.backend->reference->attention,
+                             cases[i].o.reference || (cases[i].o.dsa && cases[i].o.dsa[0] == 'r'));
             assert_int_equal(c.ops.matmul == c.backend->reference->matmul, cases[i].o.reference);
             cairn_compute_close(&c);
         } else {

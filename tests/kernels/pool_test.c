@@ -1,5 +1,5 @@
-/* pool_test.c - the cpu back-end's threads: every piece once, in any number, job after job, with sleeping workers, in a forked child. The pool
- * is not visible outside of its shared object, so its source is part of this program.
+/* pool_test.c - the cpu back-end's threads: every piece once, in any number, job after job, with sleeping workers, in a forked
+ * child. The pool is not visible outside of its shared object, so its source is part of this program.
  */
 #include "../../kernels/cpu/pool.c"
 
@@ -53,11 +53,11 @@ static void each_piece_once(void **state)
     pool_destroy(NULL);
 }
 
-/* A slot is one thread: pieces that add to their slot's plain counter lose nothing. Jobs follow one another at once, or after the workers went
- * to sleep; each job has its own context on the stack, which a late worker would spoil. */
+/* A slot is one thread: pieces that add to their slot's plain counter lose nothing. Jobs follow one another at once, or after the
+ * workers went to sleep; each job has its own context on the stack, which a late worker would spoil. */
 static void add(void *ctx, int i, int slot)
 {
-    long (*sum)[8] = ctx;
+    long(*sum)[8] = ctx;
 
     sum[slot][0] += i;
 }
@@ -104,7 +104,8 @@ static void in_a_child(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_piece_once), cmocka_unit_test(many_jobs), cmocka_unit_test(in_a_child)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_piece_once), cmocka_unit_test(many_jobs),
+                                       cmocka_unit_test(in_a_child)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
