@@ -1,0 +1,740 @@
+/* lab.c - see lab.h. Everything lives below one scratch directory: on /dev/shm where there is one (fsync costs nothing there), else in
+ * $TMPDIR. */
+#include "tests/faults/lab.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "ckpt/verify.h"
+
+static char *work_of_main; /* removed when the main process ends, however it ends */
+static pid_t main_pid;
+
+static void clean_up(void)
+{
+    if (work_of_main && getpid() == main_pid)
+        cairn_tree_remove(work_of_main, NULL);
+}
+
+void lab_die(const char *fmt, ...)
+{
+    va_list ap;
+
+    fprintf(stderr, "faults: ");
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fprintf(stderr, "\n");
+    exit(70);
+}
+
+double lab_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+uint64_t lab_random(uint64_t *s) /* splitmix64 */
+{
+    uint64_t z = *s += 0x9E3779B97F4A7C15ull;
+
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBull;
+    return z ^ z >> 31;
+}
+
+static char *text(const char *fmt, ...)
+{
+    char *p = NULL;
+    va_list ap;
+    int n;
+
+    va_start(ap, fmt);
+    n = vasprintf(&p, fmt, ap);
+    va_end(ap);
+    if (n < 0)
+        lab_die("out of memory");
+    return p;
+}
+
+static void pause_ms(int ms)
+{
+    nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL);
+}
+
+/* ---- trees ---------------------------------------------------------------------------------------------------------- */
+
+static void copy_file(const char *from, const char *to, mode_t mode)
+{
+    static char block[1 << 16];
+    int in = open(from, O_RDONLY | O_CLOEXEC), out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode & 0777);
+    ssize_t n;
+
+    if (in < 0 || out < 0)
+        lab_die("copy %s to %s: %s", from, to, strerror(errno));
+    while ((n = read(in, block, sizeof block)) > 0)
+        if (write(out, block, (size_t)n) != n)
+            lab_die("write %s: %s", to, strerror(errno));
+    if (n < 0)
+        lab_die("read %s: %s", from, strerror(errno));
+    close(in);
+    close(out);
+}
+
+void lab_copy(const char *from, const char *to)
+{
+    DIR *d = opendir(from);
+
+    if (!d || mkdir(to, 0777))
+        lab_die("copy %s to %s: %s", from, to, strerror(errno));
+    for (struct dirent *e; (e = readdir(d));) {
+        char *a = text("%s/%s", from, e->d_name), *b = text("%s/%s", to, e->d_name), target[PATH_MAX];
+        struct stat sb;
+        ssize_t n;
+
+        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) {
+            if (lstat(a, &sb))
+                lab_die("stat %s: %s", a, strerror(errno));
+            if (S_ISDIR(sb.st_mode)) {
+                lab_copy(a, b);
+            } else if (S_ISLNK(sb.st_mode)) {
+                if ((n = readlink(a, target, sizeof target - 1)) < 0)
+                    lab_die("readlink %s: %s", a, strerror(errno));
+                target[n] = 0;
+                if (symlink(target, b))
+                    lab_die("symlink %s: %s", b, strerror(errno));
+            } else {
+                copy_file(a, b, sb.st_mode);
+            }
+        }
+        free(a);
+        free(b);
+    }
+    closedir(d);
+}
+
+void lab_remove(const char *path)
+{
+    struct cairn_error err = {0};
+
+    if (cairn_tree_remove(path, &err) != CAIRN_OK)
+        lab_die("%s", err.text);
+}
+
+struct list {
+    char **p;
+    size_t n;
+};
+
+static void list_add(struct list *l, char *s)
+{
+    l->p = realloc(l->p, (l->n + 1) * sizeof *l->p);
+    if (!l->p)
+        lab_die("out of memory");
+    l->p[l->n++] = s;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The name as the listing shows it: a7 -> a#, 7 in epoch -> #. */
+static const char *plain_name(const char *dir, const char *name)
+{
+    size_t n = strlen(dir);
+    int numbers = !name[strspn(name, "0123456789")];
+
+    if (name[0] == 'a' && name[1] && !name[1 + strspn(name + 1, "0123456789")])
+        return "a#";
+    return numbers && n >= 5 && !strcmp(dir + n - 5, "epoch") ? "#" : name;
+}
+
+static void list_tree(struct list *l, const char *dir, const char *rel)
+{
+    DIR *d = opendir(dir);
+
+    if (!d)
+        lab_die("list %s: %s", dir, strerror(errno));
+    for (struct dirent *e; (e = readdir(d));) {
+        char *sub, *name;
+
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
+            continue;
+        sub = text("%s/%s", dir, e->d_name);
+        name = text("%s%s%s", rel, *rel ? "/" : "", plain_name(rel, e->d_name));
+        if (e->d_type == DT_DIR || (e->d_type == DT_UNKNOWN && cairn_path_is_dir(sub)))
+            list_tree(l, sub, name);
+        list_add(l, name);
+        free(sub);
+    }
+    closedir(d);
+}
+
+char *lab_listing(const char *dir)
+{
+    struct list l = {0};
+    struct cairn_str s = {0};
+
+    list_tree(&l, dir, "");
+    qsort(l.p, l.n, sizeof *l.p, by_text);
+    for (size_t i = 0; i < l.n; i++) {
+        cairn_str_printf(&s, "%s\n", l.p[i]);
+        free(l.p[i]);
+    }
+    free(l.p);
+    if (s.oom)
+        lab_die("out of memory");
+    return s.p ? s.p : text("%s", "");
+}
+
+/* ---- checks --------------------------------------------------------------------------------------------------------- */
+
+static enum cairn_status add_digest(void *arg, const char *path, const struct cairn_manifest_head *head, struct cairn_error *err)
+{
+    char hex[33];
+
+    (void)err;
+    cairn_digest_hex(head->digest, hex);
+    if (strcmp(path, "base")) /* has no line in `cairn digest`, but must be the same, too */
+        list_add(arg, text("%s %s", path, hex));
+    else
+        list_add(arg, text("base %s", hex));
+    return CAIRN_OK;
+}
+
+char *lab_digest(const char *dir, char *why)
+{
+    struct cairn_error err = {0};
+    struct list l = {0};
+    struct cairn_str s = {0};
+    enum cairn_status st = cairn_digest_walk(dir, add_digest, &l, &err);
+
+    qsort(l.p, l.n, l.n ? sizeof *l.p : 1, by_text);
+    for (size_t i = 0; i < l.n; i++) {
+        cairn_str_printf(&s, "%s\n", l.p[i]);
+        free(l.p[i]);
+    }
+    free(l.p);
+    if (st != CAIRN_OK) {
+        snprintf(why, WHY_BYTES, "digest: %s", err.text);
+        cairn_str_free(&s);
+        return NULL;
+    }
+    return s.p ? s.p : text("%s", "");
+}
+
+/* The first line in which two sorted texts differ. */
+static void difference(const char *want, const char *have, const char *what, char *why)
+{
+    while (*want || *have) {
+        size_t n = strcspn(want, "\n"), m = strcspn(have, "\n");
+        int c = n == m && !strncmp(want, have, n) ? 0 : strncmp(want, have, n < m ? n : m);
+
+        if (n != m || c) {
+            if (!c)
+                c = n < m ? -1 : 1;
+            if (*want && (c < 0 || !*have))
+                snprintf(why, WHY_BYTES, "%s: missing \"%.*s\"", what, (int)n, want);
+            else
+                snprintf(why, WHY_BYTES, "%s: there is \"%.*s\"", what, (int)m, have);
+            return;
+        }
+        want += n + (want[n] == '\n');
+        have += m + (have[m] == '\n');
+    }
+}
+
+static void bad(void *arg, const char *path, const char *sentence)
+{
+    char *why = arg;
+
+    (void)path;
+    if (!*why)
+        snprintf(why, WHY_BYTES, "verify: %s", sentence);
+}
+
+/* metrics.jsonl: every (step, eval) once. Other logs: every line parses, unless one was torn. Returns the number of metrics lines, -1: bad. */
+static int logs_check(const char *dir, int torn, char *why)
+{
+    static const char *const names[] = {"metrics", "rollout", "score", "train", "sync"};
+    int metrics = 0;
+
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        char *path = text("%s/log/%s.jsonl", dir, names[k]), *bytes = NULL;
+        struct list seen = {0};
+        struct cairn_error err = {0};
+        size_t n = 0;
+        int broken = 0;
+
+        if (cairn_path_exists(path) && cairn_file_read(path, 1 << 26, &bytes, &n, &err) != CAIRN_OK)
+            lab_die("%s", err.text);
+        for (char *p = bytes; p && p < bytes + n;) {
+            char *nl = memchr(p, '\n', (size_t)(bytes + n - p)), *end = nl ? nl : bytes + n;
+            json_t *v = end > p ? json_loadb(p, (size_t)(end - p), 0, NULL) : NULL;
+
+            if (!v || !nl)
+                broken++;
+            else if (!k)
+                list_add(&seen, text("%lld %s", (long long)json_integer_value(json_object_get(v, "step")),
+                                     json_string_value(json_object_get(v, "eval")) ? json_string_value(json_object_get(v, "eval")) : ""));
+            json_decref(v);
+            p = end + 1;
+        }
+        qsort(seen.p, seen.n, seen.n ? sizeof *seen.p : 1, by_text);
+        for (size_t i = 0; i < seen.n; i++) {
+            if (i && !strcmp(seen.p[i - 1], seen.p[i]))
+                snprintf(why, WHY_BYTES, "%s: two lines for step %s", path, seen.p[i]), metrics = -1;
+            metrics += metrics >= 0;
+        }
+        if (broken > torn) {
+            snprintf(why, WHY_BYTES, "%s: %d lines are no JSON", path, broken);
+            metrics = -1;
+        }
+        for (size_t i = 0; i < seen.n; i++)
+            free(seen.p[i]);
+        free(seen.p);
+        free(bytes);
+        free(path);
+        if (metrics < 0)
+            break;
+    }
+    return metrics;
+}
+
+int lab_finished(const struct lab *lab, const char *dir, int torn, char *why)
+{
+    struct cairn_verify_counts c = {0};
+    struct cairn_verify_opts o = {.deep = 1, .bad = bad, .arg = why};
+    struct cairn_error err = {0};
+    char *digest, *listing;
+    int steps, held = 0;
+
+    *why = 0;
+    if (cairn_verify_tree(dir, &o, &c, &err) != CAIRN_OK) {
+        if (!*why)
+            snprintf(why, WHY_BYTES, "verify: %s", err.text);
+        return 0;
+    }
+    if (!(digest = lab_digest(dir, why)))
+        return 0;
+    listing = lab_listing(dir);
+    steps = logs_check(dir, torn, why);
+    if (steps >= 0) {
+        if (strcmp(digest, lab->digest))
+            difference(lab->digest, digest, "digest", why);
+        else if (strcmp(listing, lab->listing))
+            difference(lab->listing, listing, "files", why);
+        else if (steps != lab->steps)
+            snprintf(why, WHY_BYTES, "metrics.jsonl: %d lines, not %d", steps, lab->steps);
+        else
+            held = 1;
+    }
+    free(digest);
+    free(listing);
+    return held;
+}
+
+int lab_go_on(const struct lab *lab, const char *box, const char *dir, int torn, char *why)
+{
+    char *cairn = text("%s/cairn", lab->bin);
+    struct lab_exec x = {.argv = {cairn, "run", lab->recipe, "--run", dir, "--quiet", NULL}, .box = box};
+    struct lab_end end;
+    int held = 0;
+
+    lab_run(lab, &x, &end);
+    if (end.code)
+        snprintf(why, WHY_BYTES, "going on without a fault ended with %d: %.500s", end.code, end.last);
+    else
+        held = lab_finished(lab, dir, torn, why);
+    free(cairn);
+    return held;
+}
+
+int lab_box_clean(const char *box, char *why)
+{
+    DIR *d = opendir(box);
+    char *tmp = text("%s/tmp", box), *inside = lab_listing(tmp);
+    int clean = !*inside;
+
+    if (!clean)
+        snprintf(why, WHY_BYTES, "left in TMPDIR: %.*s", (int)strcspn(inside, "\n"), inside);
+    if (!d)
+        lab_die("list %s: %s", box, strerror(errno));
+    for (struct dirent *e; (e = readdir(d)) && clean;)
+        if (e->d_name[0] != '.' && strcmp(e->d_name, "run") && strcmp(e->d_name, "tmp") && strcmp(e->d_name, "err") &&
+            strcmp(e->d_name, "report") && strcmp(e->d_name, "journal")) {
+            snprintf(why, WHY_BYTES, "left beside the run: %s", e->d_name);
+            clean = 0;
+        }
+    closedir(d);
+    free(tmp);
+    free(inside);
+    return clean;
+}
+
+/* ---- programs ------------------------------------------------------------------------------------------------------- */
+
+static void redirect(const char *path, int as, int flags)
+{
+    int fd = open(path, flags, 0644);
+
+    if (fd < 0 || dup2(fd, as) < 0)
+        _exit(125);
+    close(fd);
+}
+
+pid_t lab_start(const struct lab *lab, const struct lab_exec *x)
+{
+    char *tmp = text("%s/tmp", x->box), *err = text("%s/err", x->box), *report = text("%s/report", x->box);
+    pid_t pid;
+
+    if (mkdir(tmp, 0777) && errno != EEXIST)
+        lab_die("mkdir %s: %s", tmp, strerror(errno));
+    unlink(report);
+    fflush(NULL);
+    pid = fork();
+    if (pid < 0)
+        lab_die("fork: %s", strerror(errno));
+    if (!pid) {
+        if (!x->keep_group)
+            setpgid(0, 0);
+        if (chdir(x->box))
+            _exit(125);
+        redirect("/dev/null", 0, O_RDONLY);
+        redirect("/dev/null", 1, O_WRONLY);
+        redirect(err, 2, O_WRONLY | O_CREAT | O_TRUNC);
+        setenv("TMPDIR", tmp, 1);
+        setenv("HOME", tmp, 1);
+        setenv("OMP_NUM_THREADS", "1", 1);
+        if (x->root) {
+            setenv("LD_PRELOAD", lab->shim, 1);
+            setenv("CAIRN_FAULT_ROOT", x->root, 1);
+            setenv("CAIRN_FAULT", x->plan ? x->plan : "", 1);
+            setenv("CAIRN_FAULT_PROGRAM", x->program ? x->program : "", 1);
+            setenv("CAIRN_FAULT_REPORT", report, 1);
+            setenv("CAIRN_FAULT_FREE", tmp, 1);
+            if (x->journal)
+                setenv("CAIRN_FAULT_JOURNAL", x->journal, 1);
+        }
+        execv(x->argv[0], (char **)(uintptr_t)x->argv);
+        _exit(126);
+    }
+    if (!x->keep_group)
+        setpgid(pid, pid);
+    free(tmp);
+    free(err);
+    free(report);
+    return pid;
+}
+
+static int number_of(const char *name, const char *const *names, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!strcmp(name, names[i]))
+            return i;
+    return 0;
+}
+
+static void report_read(const char *box, struct lab_end *end)
+{
+    char *path = text("%s/report", box), *line = NULL;
+    FILE *f = fopen(path, "re");
+    size_t cap = 0;
+
+    while (f && getline(&line, &cap, f) > 0) {
+        char op[16], cls[16];
+
+        line[strcspn(line, "\n")] = 0;
+        if (!strncmp(line, "fire ", 5) && sscanf(line, "fire %*d %15s %15s", op, cls) == 2) {
+            end->fired = 1;
+            end->op = (enum fault_op)number_of(op, fault_op_name, OPS);
+            end->cls = (enum fault_class)number_of(cls, fault_class_name, CLASSES);
+            snprintf(end->where, sizeof end->where, "%.399s", line + 5);
+        } else if (!strncmp(line, "end ", 4)) {
+            end->calls = strtol(line + 4, NULL, 10);
+        } else if (!strncmp(line, "outside ", 8)) {
+            if (!end->outside++)
+                snprintf(end->where, sizeof end->where, "%.399s", line);
+        }
+    }
+    if (f)
+        fclose(f);
+    free(line);
+    free(path);
+}
+
+static void err_read(const char *box, struct lab_end *end)
+{
+    char *path = text("%s/err", box), *line = NULL;
+    FILE *f = fopen(path, "re");
+    size_t cap = 0;
+
+    while (f && getline(&line, &cap, f) > 0) {
+        line[strcspn(line, "\n")] = 0;
+        if (!*line || strstr(line, ": warning: "))
+            continue;
+        end->lines++;
+        snprintf(end->last, sizeof end->last, "%.599s", line);
+    }
+    if (f)
+        fclose(f);
+    free(line);
+    free(path);
+}
+
+void lab_wait(const struct lab_exec *x, pid_t pid, struct lab_end *end)
+{
+    double limit = lab_now() + (x->limit_s > 0 ? x->limit_s : 30), since;
+    int status;
+    pid_t got;
+
+    memset(end, 0, sizeof *end);
+    while (!(got = waitpid(pid, &status, WNOHANG))) {
+        if (lab_now() > limit) {
+            end->late = 1;
+            kill(x->keep_group ? pid : -pid, SIGKILL);
+            limit += 1e9;
+        }
+        nanosleep(&(struct timespec){0, 300000}, NULL);
+    }
+    if (got < 0)
+        lab_die("waitpid: %s", strerror(errno));
+    end->code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    if (end->code == 125 || end->code == 126)
+        lab_die("cannot start %s", x->argv[0]);
+    since = lab_now();
+    while (!x->keep_group && !kill(-pid, 0)) { /* children see that it is gone and follow; they are ours to reap */
+        if (waitpid(-pid, NULL, WNOHANG) > 0)
+            continue;
+        if (lab_now() - since > 5) {
+            end->orphans = 1;
+            kill(-pid, SIGKILL);
+        }
+        pause_ms(1);
+    }
+    report_read(x->box, end);
+    err_read(x->box, end);
+}
+
+void lab_run(const struct lab *lab, const struct lab_exec *x, struct lab_end *end)
+{
+    lab_wait(x, lab_start(lab, x), end);
+}
+
+void lab_argv(const struct lab *lab, int i, const char *dir, struct lab_exec *x, char scratch[2][600])
+{
+    const struct cairn_link *l = &lab->link[i];
+    int n = 0;
+
+    snprintf(scratch[0], sizeof scratch[0], "%s/cairn-%s", lab->bin, cairn_stage_name(l->stage));
+    snprintf(scratch[1], sizeof scratch[1], "%lld", (long long)l->step);
+    x->argv[n++] = scratch[0];
+    x->argv[n++] = dir;
+    x->argv[n++] = "--step";
+    x->argv[n++] = scratch[1];
+    if (l->eval) {
+        x->argv[n++] = "--eval";
+        x->argv[n++] = l->eval;
+    }
+    x->argv[n++] = "--quiet";
+    x->argv[n] = NULL;
+}
+
+/* ---- the lab itself --------------------------------------------------------------------------------------------------- */
+
+static char *absolute(const char *path)
+{
+    char *p = realpath(path, NULL);
+
+    if (!p)
+        lab_die("%s: %s", path, strerror(errno));
+    return p;
+}
+
+static void links_read(struct lab *lab, const char *dir)
+{
+    struct cairn_error err = {0};
+    struct cairn_run *run;
+    struct cairn_link *chain;
+    int n;
+
+    if (cairn_run_open(&run, dir, &err) != CAIRN_OK || cairn_run_chain(run, &chain, &n, &err) != CAIRN_OK)
+        lab_die("%s", err.text);
+    if (n > LAB_LINKS)
+        lab_die("%s: more than %d links", dir, LAB_LINKS);
+    for (int i = 0; i < n; i++) {
+        lab->link[i] = chain[i];
+        if (chain[i].eval)
+            lab->link[i].eval = text("%s", chain[i].eval);
+    }
+    lab->nlinks = n;
+    free(chain);
+    cairn_run_close(run);
+}
+
+void lab_open(struct lab *lab, const char *build, int states)
+{
+    const char *tmp = getenv("TMPDIR");
+    char *top = absolute(build), *box, *dir, *cairn, why[WHY_BYTES] = "";
+    struct lab_end end;
+    struct stat sb;
+
+    memset(lab, 0, sizeof *lab);
+    lab->bin = text("%s/bin", top);
+    lab->shim = text("%s/lib/faultshim.so", top);
+    lab->recipe = absolute("tests/faults/micro.yaml");
+    if (access(lab->shim, R_OK))
+        lab_die("%s: %s", lab->shim, strerror(errno));
+    if (!tmp && !stat("/dev/shm", &sb) && !access("/dev/shm", W_OK))
+        tmp = "/dev/shm";
+    lab->work = text("%s/cairn-faults.XXXXXX", tmp ? tmp : "/tmp");
+    if (!mkdtemp(lab->work))
+        lab_die("mkdtemp %s: %s", lab->work, strerror(errno));
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    work_of_main = text("%s", lab->work);
+    main_pid = getpid();
+    atexit(clean_up);
+    cairn = text("%s/cairn", lab->bin);
+    box = text("%s/box", lab->work);
+    dir = text("%s/run", box);
+    if (mkdir(box, 0777))
+        lab_die("mkdir %s: %s", box, strerror(errno));
+    if (states) {
+        struct lab_exec x = {.argv = {cairn, "init", lab->recipe, "--run", dir, NULL}, .box = box};
+        char scratch[2][600];
+
+        lab_run(lab, &x, &end);
+        if (end.code)
+            lab_die("init ended with %d: %s", end.code, end.last);
+        links_read(lab, dir);
+        for (int i = 0; i <= lab->nlinks; i++) {
+            lab->before[i] = text("%s/before-%02d", lab->work, i);
+            lab_copy(dir, lab->before[i]);
+            if (i == lab->nlinks)
+                break;
+            lab_argv(lab, i, dir, &x, scratch);
+            lab_run(lab, &x, &end);
+            if (end.code)
+                lab_die("%s --step %s ended with %d: %s", scratch[0], scratch[1], end.code, end.last);
+        }
+        /* the run as `cairn run` leaves it: with its lock file */
+        if (!(lab->digest = lab_digest(dir, why)))
+            lab_die("%s", why);
+        x = (struct lab_exec){.argv = {cairn, "run", lab->recipe, "--run", dir, "--quiet", NULL}, .box = box};
+        lab_run(lab, &x, &end);
+        if (end.code)
+            lab_die("run ended with %d: %s", end.code, end.last);
+        lab->listing = lab_listing(dir);
+        lab->steps = logs_check(dir, 0, why);
+        if (!lab_finished(lab, dir, 0, why))
+            lab_die("the undisturbed run: %s", why);
+    }
+    lab_remove(box);
+    free(cairn);
+    free(box);
+    free(dir);
+    free(top);
+}
+
+void lab_close(struct lab *lab)
+{
+    lab_remove(lab->work);
+    for (int i = 0; i < lab->nlinks; i++)
+        free((char *)(uintptr_t)lab->link[i].eval);
+    for (int i = 0; i <= lab->nlinks; i++)
+        free(lab->before[i]);
+    free(lab->bin);
+    free(lab->shim);
+    free(lab->recipe);
+    free(lab->work);
+    free(lab->digest);
+    free(lab->listing);
+}
+
+int lab_link(const struct lab *lab, enum cairn_stage stage, int64_t step, const char *eval)
+{
+    for (int i = 0; i < lab->nlinks; i++)
+        if (lab->link[i].stage == stage && lab->link[i].step == step && !strcmp(lab->link[i].eval ? lab->link[i].eval : "", eval ? eval : ""))
+            return i;
+    lab_die("the run has no %s of step %lld", cairn_stage_name(stage), (long long)step);
+}
+
+/* ---- many trials ------------------------------------------------------------------------------------------------------ */
+
+struct shared {
+    atomic_long next;
+    atomic_long held, violated, idle;
+};
+
+static void worker(const struct lab *lab, const struct lab_pool *pool, struct shared *s, int w)
+{
+    char *box = text("%s/box-%d", lab->work, w), why[WHY_BYTES], name[300];
+
+    for (long i; (i = atomic_fetch_add(&s->next, 1)) < pool->n;) {
+        int r;
+
+        if (mkdir(box, 0777))
+            lab_die("mkdir %s: %s", box, strerror(errno));
+        *why = 0;
+        r = pool->trial(pool->arg, i, box, why);
+        if (r == 1) {
+            pool->name(pool->arg, i, name, sizeof name);
+            fprintf(stderr, "# violated: %s: %s\n", name, why);
+        }
+        atomic_fetch_add(r == 0 ? &s->held : r == 1 ? &s->violated : &s->idle, 1);
+        lab_remove(box);
+    }
+    free(box);
+}
+
+struct lab_counts lab_pool_run(const struct lab *lab, const struct lab_pool *pool, const char *what)
+{
+    struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct lab_counts c;
+    int failed = 0, status;
+
+    if (s == MAP_FAILED)
+        lab_die("mmap: %s", strerror(errno));
+    fflush(NULL);
+    for (int w = 0; w < pool->jobs; w++) {
+        pid_t pid = fork();
+
+        if (pid < 0)
+            lab_die("fork: %s", strerror(errno));
+        if (!pid) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            prctl(PR_SET_CHILD_SUBREAPER, 1);
+            worker(lab, pool, s, w);
+            fflush(NULL);
+            _exit(0);
+        }
+    }
+    for (int w = 0; w < pool->jobs; w++)
+        if (wait(&status) < 0 || status)
+            failed = 1;
+    if (failed)
+        lab_die("%s: a worker ended badly", what);
+    c = (struct lab_counts){s->held, s->violated, s->idle};
+    munmap(s, sizeof *s);
+    return c;
+}

@@ -1,0 +1,103 @@
+/* lab.h - what the drivers of tests/faults share: a scratch directory, programs started under the shim and a time limit, prepared states of
+ * one small run, and the check that every trial ends with.
+ *
+ * A trial copies a prepared run directory into a sandbox, starts one stage there with a fault, looks at how it ended, lets
+ * `cairn run` go on without a fault, and holds the result against the undisturbed run: `cairn digest`'s lines, the list of
+ * files (numbers of attempts aside), verify --deep, one metrics line a step, nothing outside of the run directory.
+ * Anything else is a violation. Trouble of the lab itself (no memory, no disk) ends the program with 70.
+ */
+#ifndef CAIRN_TESTS_FAULTS_LAB_H
+#define CAIRN_TESTS_FAULTS_LAB_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "stages/common/run.h"
+#include "tests/faults/plan.h"
+
+#define LAB_LINKS 32
+#define WHY_BYTES 700
+
+struct lab {
+    char *bin;               /* where cairn and the stages are */
+    char *shim;              /* faultshim.so */
+    char *recipe;            /* micro.yaml, absolute */
+    char *work;              /* scratch, removed by lab_close */
+    int nlinks;
+    struct cairn_link link[LAB_LINKS]; /* the chain of the run */
+    char *before[LAB_LINKS + 1];       /* the run directory before link i; [nlinks]: the finished run */
+    char *digest, *listing;  /* of the finished run */
+    int steps;               /* metrics lines of it */
+};
+
+void lab_die(const char *fmt, ...) __attribute__((noreturn, format(printf, 1, 2)));
+/* Runs the recipe once, link by link, and keeps a copy before each. build: the directory with bin and lib; states: 0 prepares nothing. */
+void lab_open(struct lab *lab, const char *build, int states);
+void lab_close(struct lab *lab);
+/* Number of the link with this stage, step and eval (NULL: none); dies if there is none. */
+int lab_link(const struct lab *lab, enum cairn_stage stage, int64_t step, const char *eval);
+
+/* One program, to its end. */
+struct lab_exec {
+    const char *argv[12];
+    const char *box;         /* working directory, TMPDIR and HOME: BOX/tmp; stderr goes to BOX/err */
+    const char *root;        /* NULL: without the shim */
+    const char *plan;        /* CAIRN_FAULT */
+    const char *program;     /* CAIRN_FAULT_PROGRAM, or NULL */
+    const char *journal;     /* or NULL */
+    double limit_s;          /* 0: 30 */
+    int keep_group;          /* 1: in the caller's process group */
+};
+struct lab_end {
+    int code;                /* exit code, or -signal */
+    int late;                /* 1: killed by us at the limit */
+    int orphans;             /* 1: processes of its group were there 5 s later */
+    int fired;               /* the fault happened */
+    enum fault_op op;        /* where, if it did */
+    enum fault_class cls;
+    long calls;              /* counted, if it ended by itself */
+    int outside;             /* changes beyond the run directory */
+    char where[400];         /* the fire line, or the first outside line */
+    char last[600];          /* last line of stderr */
+    int lines;               /* lines of stderr that are neither progress nor warnings */
+};
+pid_t lab_start(const struct lab *lab, const struct lab_exec *x);
+void lab_wait(const struct lab_exec *x, pid_t pid, struct lab_end *end);
+void lab_run(const struct lab *lab, const struct lab_exec *x, struct lab_end *end);
+/* argv of link i in the run directory dir. */
+void lab_argv(const struct lab *lab, int i, const char *dir, struct lab_exec *x, char scratch[2][600]);
+
+void lab_copy(const char *from, const char *to); /* a tree; `to` must not exist */
+void lab_remove(const char *path);
+char *lab_listing(const char *dir);  /* sorted paths, a<N> and epoch/<N> without their numbers; malloc'ed */
+char *lab_digest(const char *dir, char *why); /* "path hash" lines of all artefacts, NULL with why */
+/* 1: dir is the finished run, as if nothing had happened; 0: not, and why (WHY_BYTES) says so. torn: a line that a kill cut in
+ * two may stand in a log. */
+int lab_finished(const struct lab *lab, const char *dir, int torn, char *why);
+/* `cairn run` in dir to the end, then lab_finished. */
+int lab_go_on(const struct lab *lab, const char *box, const char *dir, int torn, char *why);
+/* 1: nothing but run, tmp (empty) and err in the box. */
+int lab_box_clean(const char *box, char *why);
+
+/* ---- many trials on some processes --------------------------------------------------------------------------------- */
+
+struct lab_pool {
+    int jobs;
+    long n;
+    /* Trial i in the fresh, empty directory box; returns 0: held, 1: violated (why), 2: did not apply. */
+    int (*trial)(void *arg, long i, const char *box, char *why);
+    /* What trial i was, for the report. */
+    void (*name)(void *arg, long i, char *out, size_t n);
+    void *arg;
+};
+struct lab_counts {
+    long held, violated, idle;
+};
+/* Prints every violation (on stderr, "# ..."). */
+struct lab_counts lab_pool_run(const struct lab *lab, const struct lab_pool *pool, const char *what);
+
+double lab_now(void);
+uint64_t lab_random(uint64_t *state);
+
+#endif
