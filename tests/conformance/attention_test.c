@@ -10,6 +10,7 @@ struct batch {
 };
 
 static const struct batch batches[] = {
+    {0, {0}, 0, "no rows"},
     {1, {1}, 1, "one token"},
     {1, {70}, 70, "one sequence, all positions"},
     {3, {5, 33, 40}, 40, "three sequences packed"},
