@@ -86,11 +86,6 @@ static enum cairn_status load(struct cairn_compute *c, const char *name, const c
     TRY(object_path(name, path, sizeof path, err));
     if (access(path, F_OK) != 0)
         return cairn_fail(err, CAIRN_EDEVICE, "back-end %s was not built; %s", path, how);
-    /* libgomp's threads spin between parallel regions, by default for so long that on a shared or oversubscribed machine they take
-     * the time of the very thread they wait for (measured: a tiny model trains 13 times slower beside another load). A short
-     * spin keeps the quick hand-over of an idle machine. The user's own setting goes first. */
-    if (!getenv("OMP_WAIT_POLICY"))
-        setenv("GOMP_SPINCOUNT", "10000", 0);
     c->object = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!c->object)
         return cairn_fail(err, CAIRN_EDEVICE, "cannot open back-end: %s", dlerror());
