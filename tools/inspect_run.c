@@ -10,6 +10,7 @@
 #include "ckpt/verify.h"
 #include "model/params.h"
 #include "model/policy.h"
+#include "stages/common/amend.h"
 #include "tools/evals.h"
 
 /* What lies in a run, by kind. */
@@ -86,6 +87,20 @@ out:
     return st;
 }
 
+static void amendments_put(const struct cairn_run *run, struct cairn_str *out)
+{
+    for (int i = 0; run->amendments && i < run->amendments->n; i++) {
+        const struct cairn_amendment *a = &run->amendments->amendment[i];
+        char hex[33];
+
+        cairn_digest_hex(cairn_run_hash(run, a->from_step), hex);
+        cairn_str_printf(out, "  amended     from step %lld on:", (long long)a->from_step);
+        for (size_t k = 0; k < json_array_size(a->set); k++)
+            cairn_str_printf(out, " %s", json_string_value(json_array_get(a->set, k)));
+        cairn_str_printf(out, " (recipe %s)\n", hex);
+    }
+}
+
 static enum cairn_status page_put(const struct cairn_run *run, struct cairn_str *out, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -94,8 +109,10 @@ static enum cairn_status page_put(const struct cairn_run *run, struct cairn_str 
     char hex[33];
 
     cairn_digest_hex(run->hash, hex);
-    cairn_str_printf(out, "%s: %lld of %lld steps\n  run         %s, seed %lld\n  recipe      %s\n  model       ", run->dir,
+    cairn_str_printf(out, "%s: %lld of %lld steps\n  run         %s, seed %lld\n  recipe      %s\n", run->dir,
                      (long long)steps_done(run, steps), (long long)steps, run->uuid, (long long)cairn_recipe_i64(run->recipe, "run.seed"), hex);
+    amendments_put(run, out);
+    cairn_str_puts(out, "  model       ");
     TRY(model_describe(run, out, err));
     cairn_str_putc(out, '\n');
     TRY(cairn_artefact_walk(run->dir, tally_add, &t, err));
@@ -125,7 +142,8 @@ static enum cairn_status page_json(const struct cairn_run *run, json_t **json, s
         json_array_append_new(kinds, json_pack("{s:s, s:I, s:I, s:I}", "kind", t.kind[k].kind, "count", (json_int_t)t.kind[k].n, "collected",
                                                (json_int_t)t.kind[k].collected, "bytes", (json_int_t)t.kind[k].bytes));
     cairn_digest_hex(run->hash, hex);
-    *json = json_pack("{s:s, s:s, s:s, s:I, s:I, s:s, s:O, s:O}", "run", run->dir, "uuid", run->uuid, "recipe", hex, "steps_done",
+    *json = json_pack("{s:s, s:s, s:s, s:o, s:I, s:I, s:s, s:O, s:O}", "run", run->dir, "uuid", run->uuid, "recipe", hex, "amendments",
+                      cairn_amendments_json(run), "steps_done",
                       (json_int_t)steps_done(run, steps), "steps_total", (json_int_t)steps, "model", cairn_str_z(&model), "artefacts", kinds,
                       "evaluations", evals);
 out:

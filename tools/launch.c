@@ -24,7 +24,7 @@ int64_t cairn_launch_ranks(const struct cairn_run *run, const struct cairn_link 
     int64_t n = 1;
 
     for (; key && *key; key++)
-        n *= cairn_recipe_i64(run->recipe, *key);
+        n *= cairn_recipe_i64(cairn_run_recipe(run, l->step), *key);
     return n;
 }
 

@@ -20,6 +20,7 @@ static const struct verb {
     {"run", cairn_verb_run, "the whole chain on this machine; run again after anything: goes on where it stands"},
     {"init", cairn_verb_init, "resolve, check and freeze a recipe into a run directory"},
     {"status", cairn_verb_status, "per step and stage: state, progress, what blocks"},
+    {"amend", cairn_verb_amend, "a science or layout key changes from a step on, on the record"},
     {"verify", cairn_verb_verify, "every manifest and every shard, size and digest over all bytes"},
     {"digest", cairn_verb_digest, "one line per committed artefact: the hash of its logical content"},
     {"inspect", cairn_verb_inspect, "what is in a checkpoint, rollout, score or run"},

@@ -87,6 +87,7 @@ static enum cairn_status run_policy(struct cairn_cli_model *m, const struct cair
     if (!cairn_artefact_committed(m->dir))
         TRY(step <= 0 && a->step < 0 ? cairn_fail(err, CAIRN_ENOINPUT, "%s: no policy is committed yet", a->model)
                                      : cairn_fail(err, CAIRN_ENOINPUT, "%s: policy %lld is not committed", a->model, (long long)step));
+    cairn_run_at(m->run, step < 0 ? 0 : step); /* what it was made for is what it is asked with */
 out:
     free(chain);
     return st;

@@ -113,7 +113,7 @@ static int64_t cap_of(const struct job *j, const struct cairn_link *l)
 {
     const json_t *cap = l->eval ? json_object_get(entry_of(j, l, 0), "max_new_tokens") : NULL;
 
-    return json_is_integer(cap) ? json_integer_value(cap) : cairn_recipe_i64(j->run->recipe, "rollout.max_new_tokens");
+    return json_is_integer(cap) ? json_integer_value(cap) : cairn_recipe_i64(cairn_run_recipe(j->run, l->step), "rollout.max_new_tokens");
 }
 
 /* Commits w->s in dir; m: the manifest of the link under the other recipe. */

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/signals.h"
 #include "base/str.h"
+#include "stages/common/amend.h"
 #include "stages/common/lock.h"
 #include "stages/common/run.h"
 #include "tools/cli.h"
@@ -154,8 +155,8 @@ static enum cairn_status status_make(const struct cairn_run *run, json_t **out, 
         if (json_array_append_new(rows, row_make(run, &chain[i], done, first, locked, holder)))
             TRY(CAIRN_NOMEM(err));
     }
-    o = json_pack("{s:s, s:I, s:I, s:O}", "run", run->dir, "steps_done", (json_int_t)steps_done, "steps_total",
-                  (json_int_t)cairn_recipe_i64(run->recipe, "run.steps"), "stages", rows);
+    o = json_pack("{s:s, s:I, s:I, s:o, s:O}", "run", run->dir, "steps_done", (json_int_t)steps_done, "steps_total",
+                  (json_int_t)cairn_recipe_i64(run->recipe, "run.steps"), "amendments", cairn_amendments_json(run), "stages", rows);
     if (!o)
         TRY(CAIRN_NOMEM(err));
     *out = o;
@@ -182,6 +183,15 @@ static void status_print(const json_t *o, int all)
 
     printf("%s: %lld of %lld steps\n", text_of(o, "run"), (long long)json_integer_value(json_object_get(o, "steps_done")),
            (long long)json_integer_value(json_object_get(o, "steps_total")));
+    json_array_foreach(json_object_get(o, "amendments"), i, row)
+    {
+        size_t k;
+        json_t *set;
+
+        printf("  amended from step %lld on:", (long long)json_integer_value(json_object_get(row, "from_step")));
+        json_array_foreach(json_object_get(row, "set"), k, set) printf(" %s", json_string_value(set));
+        putchar('\n');
+    }
     json_array_foreach(rows, i, row) done += !strcmp(text_of(row, "state"), "done");
     if (!all && done)
         printf("  %lld of %zu links are done\n", (long long)done, json_array_size(rows));

@@ -5,6 +5,7 @@
 int cairn_verb_run(int argc, char **argv);
 int cairn_verb_init(int argc, char **argv);
 int cairn_verb_status(int argc, char **argv);
+int cairn_verb_amend(int argc, char **argv);
 int cairn_verb_verify(int argc, char **argv);
 int cairn_verb_digest(int argc, char **argv);
 int cairn_verb_inspect(int argc, char **argv);

@@ -247,6 +247,21 @@ out:
     return st;
 }
 
+enum cairn_status cairn_begin_amended(const struct cairn_run *r, const struct cairn_recipe *recipe, struct cairn_error *err)
+{
+    struct cairn_tokenizer *t = NULL;
+    enum cairn_status st = CAIRN_OK;
+    char *path = NULL;
+
+    TRY(cairn_run_outside(r, "model.tokenizer", &path, err));
+    TRY(cairn_tokenizer_load(&t, path, err));
+    TRY(template_check(recipe, t, err));
+out:
+    cairn_tokenizer_free(t);
+    free(path);
+    return st;
+}
+
 enum cairn_status cairn_begin_base(struct cairn_run *r, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;

@@ -83,7 +83,7 @@ static void chain_add_evals(struct chain *c, const struct cairn_run *r, int64_t 
 
 enum cairn_status cairn_run_chain(const struct cairn_run *r, struct cairn_link **out, int *n, struct cairn_error *err)
 {
-    int64_t steps = cairn_recipe_i64(r->recipe, "run.steps"), every = cairn_recipe_i64(r->recipe, "run.eval_every");
+    int64_t steps = cairn_recipe_i64(r->recipe, "run.steps"), every = cairn_recipe_i64(r->frozen, "run.eval_every");
     struct chain c = {0};
 
     if (warm(r)) {
@@ -97,6 +97,7 @@ enum cairn_status cairn_run_chain(const struct cairn_run *r, struct cairn_link *
         chain_add(&c, s, CAIRN_STAGE_SCORE, NULL);
         chain_add(&c, s, CAIRN_STAGE_TRAIN, NULL);
         chain_add(&c, s, CAIRN_STAGE_SYNC, NULL);
+        every = cairn_recipe_i64(cairn_run_recipe(r, s), "run.eval_every"); /* may have been amended */
         if (every > 0 && (s % every == 0 || s == steps))
             chain_add_evals(&c, r, s);
     }
@@ -232,7 +233,7 @@ enum cairn_status cairn_link_manifest(const struct cairn_run *r, const struct ca
 
     if (!m)
         TRY(CAIRN_NOMEM(err));
-    m->recipe = r->hash;
+    m->recipe = cairn_run_hash(r, l->step);
     TRY(cairn_link_inputs(r, l, &inputs, &ni, err));
     for (int i = 0; i < ni; i++) {
         struct cairn_manifest_head head;

@@ -1,7 +1,7 @@
 /* run.c - opens and makes run directories: recipe.yaml, run.json, outside files by digest, the link to the base.
  *
  * run.json (a checked document of ckpt/manifest.h):
- *   {"format": "cairn run", "version": 1, "uuid": "<32 hex>", "cairn": "<version>",
+ *   {"format": "cairn run", "version": 1, "uuid": "<32 hex>", "cairn": "<version>", "recipe": "<hash of the frozen recipe>",
  *    "outside": {"model.tokenizer": {"path": "/abs", "size": n, "digest": "<32 hex>", "copy": "files/model.tokenizer"}, ...}}
  * It is written last; a directory without it is not a run yet. Outside files up to COPY_MAX are copied and from then on
  * the copy is what counts; larger ones stay where they are and must stay as they are.
@@ -19,6 +19,7 @@
 #include "base/digest.h"
 #include "base/file.h"
 #include "base/str.h"
+#include "stages/common/amend.h"
 #include "stages/common/begin.h"
 
 #define COPY_MAX (64 << 20)
@@ -33,7 +34,8 @@ void cairn_run_close(struct cairn_run *r)
 {
     if (!r)
         return;
-    cairn_recipe_free(r->recipe);
+    cairn_recipe_free(r->frozen);
+    cairn_amendments_free(r->amendments);
     json_decref(r->info);
     free(r->dir);
     free(r);
@@ -79,11 +81,33 @@ out:
 
 static enum cairn_status recipe_load(struct cairn_run *r, struct cairn_error *err)
 {
+    enum cairn_status st = CAIRN_OK;
     char *path = cairn_run_path(r, "recipe.yaml");
-    enum cairn_status st = path ? cairn_recipe_from_resolved(&r->recipe, path, err) : CAIRN_NOMEM(err);
+    const char *hex = json_string_value(json_object_get(r->info, "recipe"));
+    struct cairn_digest made;
 
+    if (!path)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_recipe_from_resolved(&r->frozen, path, err));
+    r->recipe = r->frozen;
+    TRY(cairn_recipe_hash(r->frozen, &r->frozen_hash, err));
+    r->hash = r->frozen_hash;
+    if (cairn_digest_parse(hex ? hex : "", &made) && !cairn_digest_equal(made, r->hash))
+        TRY(cairn_fail(err, CAIRN_ERECIPE,
+                       "%s: a science or layout key is not what the run was made with; put it back, then: cairn amend %s key=value --from-step N", path,
+                       r->dir));
+    TRY(cairn_amendments_load(&r->amendments, r, err));
+out:
     free(path);
-    return st != CAIRN_OK ? st : cairn_recipe_hash(r->recipe, &r->hash, err);
+    return st;
+}
+
+static void recipe_drop(struct cairn_run *r)
+{
+    cairn_recipe_free(r->frozen);
+    cairn_amendments_free(r->amendments);
+    r->recipe = r->frozen = NULL;
+    r->amendments = NULL;
 }
 
 /* 0: certainly not. In doubt it is there: run.json must never be made anew beside the artefacts of an old one. */
@@ -266,6 +290,7 @@ static enum cairn_status info_make(struct cairn_run *r, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     unsigned char random[16];
+    char hex[33];
     json_t *outside = json_object();
 
     if (!outside)
@@ -274,8 +299,9 @@ static enum cairn_status info_make(struct cairn_run *r, struct cairn_error *err)
         TRY(cairn_fail_errno(err, errno, "getrandom"));
     cairn_digest_hex(cairn_digest_bytes(random, sizeof random), r->uuid);
     TRY(outside_each(r->recipe, outside_take, &(struct taking){r, outside}, err));
-    r->info = json_pack("{s:s, s:i, s:s, s:s, s:O}", "format", "cairn run", "version", 1, "uuid", r->uuid, "cairn", cairn_build_version(),
-                        "outside", outside);
+    cairn_digest_hex(r->hash, hex);
+    r->info = json_pack("{s:s, s:i, s:s, s:s, s:s, s:O}", "format", "cairn run", "version", 1, "uuid", r->uuid, "cairn", cairn_build_version(),
+                        "recipe", hex, "outside", outside);
     if (!r->info)
         TRY(CAIRN_NOMEM(err));
     TRY(info_write(r, err));
@@ -308,29 +334,55 @@ static enum cairn_status outside_same(void *arg, const char *key, const char *pa
     return CAIRN_OK;
 }
 
+/* Is `recipe` the frozen one in what makes a run what it is, or that with the first few amendments? In the latter case the amended keys
+ * are put back: the amendments say what they are from which step on. */
+static enum cairn_status recipe_same(struct cairn_run *r, struct cairn_recipe *recipe, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_str diff = {0}, other = {0};
+    int n = r->amendments ? r->amendments->n : 0, same = 0;
+
+    if (!cairn_recipe_diff(r->frozen, recipe, CAIRN_SCIENCE | CAIRN_LAYOUT, &diff))
+        goto out;
+    for (int k = n; k > 0 && !same; k--) {
+        struct cairn_recipe *amended = NULL;
+
+        TRY(cairn_amendments_first(r, k, &amended, err));
+        same = !cairn_recipe_diff(amended, recipe, CAIRN_SCIENCE | CAIRN_LAYOUT, &other);
+        cairn_recipe_free(amended);
+        if (same)
+            TRY(cairn_amendments_revert(r, k, recipe, err));
+    }
+    if (same)
+        goto out;
+    if (diff.len && diff.p[diff.len - 1] == '\n')
+        diff.p[--diff.len] = 0;
+    TRY(cairn_fail(err, CAIRN_ERECIPE,
+                   "%s holds a run of another recipe: %.300s; put the recipe back, take a new directory, or change it from a step on: "
+                   "cairn amend DIR key=value --from-step N",
+                   r->dir, cairn_str_z(&diff)));
+out:
+    cairn_str_free(&diff);
+    cairn_str_free(&other);
+    return st;
+}
+
 /* The run is there: the recipe must be the same in what makes a run what it is; ops keys and places of files follow the new one. */
 static enum cairn_status recipe_compare(struct cairn_run *r, struct cairn_recipe *recipe, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_str diff = {0};
 
-    if (cairn_recipe_diff(r->recipe, recipe, CAIRN_SCIENCE | CAIRN_LAYOUT, &diff) > 0) {
-        if (diff.len && diff.p[diff.len - 1] == '\n')
-            diff.p[--diff.len] = 0;
-        TRY(cairn_fail(err, CAIRN_ERECIPE, "%s holds a run of another recipe: %.300s; take a new directory, or put the recipe back", r->dir,
-                       cairn_str_z(&diff)));
-    }
+    TRY(recipe_same(r, recipe, err));
     TRY(outside_each(recipe, outside_same, r, err));
-    if (cairn_recipe_diff(r->recipe, recipe, CAIRN_SCIENCE | CAIRN_LAYOUT | CAIRN_OPS | CAIRN_MOVED, &diff) > 0) {
-        struct cairn_recipe *old = r->recipe;
-
+    if (cairn_recipe_diff(r->frozen, recipe, CAIRN_SCIENCE | CAIRN_LAYOUT | CAIRN_OPS | CAIRN_MOVED, &diff) > 0) {
+        TRY(cairn_amendments_fit(r, recipe, err));
         TRY(info_write(r, err));
         r->recipe = recipe;
         st = recipe_write(r, err);
-        r->recipe = old;
+        r->recipe = r->frozen;
         TRY(st);
-        cairn_recipe_free(r->recipe);
-        r->recipe = NULL;
+        recipe_drop(r);
         TRY(recipe_load(r, err));
     }
 out:

@@ -1,6 +1,8 @@
 /* run.h - a run directory as every stage sees it: the frozen recipe, the paths of artefacts, what is committed.
  *
  *     RUN/recipe.yaml   the resolved recipe      RUN/run.json   uuid, format, outside files by size and digest
+ *     RUN/recipe.amend-0001.json, ...   what changed in it, and from which step on (amend.h)
+ *     RUN/quarantine/0001/...           what `cairn verify --repair` has taken out of the run
  *     RUN/base          the imported base model (a link, or made here from model.init)
  *     RUN/policy/SSSSSS   RUN/step/SSSSSS/{rollout,score,train}   RUN/eval/SSSSSS/NAME/{rollout,score}   RUN/log
  *
@@ -29,9 +31,12 @@ struct cairn_link {
 struct cairn_run {
     char *dir;                   /* absolute */
     char uuid[33];
-    struct cairn_recipe *recipe; /* owned */
+    struct cairn_recipe *recipe; /* as the step of cairn_run_at sees it; before any such call as frozen. Borrowed from below */
+    struct cairn_digest hash;    /* of recipe's science and layout keys; what artefacts carry */
     json_t *info;                /* run.json; owned */
-    struct cairn_digest hash;    /* of the recipe's science and layout keys; what artefacts carry */
+    struct cairn_recipe *frozen; /* recipe.yaml; owned */
+    struct cairn_digest frozen_hash;
+    struct cairn_amendments *amendments; /* NULL: none (amend.h); owned */
 };
 
 /* CAIRN_ENOINPUT if DIR is no run, CAIRN_ERECIPE / CAIRN_EDATA if its files are damaged. */
@@ -43,6 +48,12 @@ void cairn_run_close(struct cairn_run *r);
  * warm start. Idempotent: a half-made run is finished. A science or layout key that differs from the frozen recipe: CAIRN_ERECIPE with
  * the difference; ops keys are taken over. */
 enum cairn_status cairn_run_init(struct cairn_run **out, const char *dir, struct cairn_recipe *recipe, struct cairn_error *err);
+
+/* The recipe that step s sees, amendments included, and its hash. Borrowed. */
+const struct cairn_recipe *cairn_run_recipe(const struct cairn_run *r, int64_t step);
+struct cairn_digest cairn_run_hash(const struct cairn_run *r, int64_t step);
+/* From now on r->recipe and r->hash are those of that step: for whoever works on one. */
+void cairn_run_at(struct cairn_run *r, int64_t step);
 
 const char *cairn_stage_name(enum cairn_stage s); /* "rollout", ... */
 char *cairn_run_path(const struct cairn_run *r, const char *relative);     /* malloc'ed RUN/relative */
