@@ -169,17 +169,19 @@ enum cairn_status cairn_replay_train(const struct cairn_replay_opts *o, struct c
     struct cairn_run *old = NULL, *run = NULL;
     struct cairn_recipe *recipe = NULL;
     struct cairn_lock *lock = NULL;
+    char *there = NULL;
     int64_t steps;
 
     TRY(cairn_run_open(&old, o->recipe.recipe, err));
+    there = realpath(o->recipe.run, NULL);
+    if (there && !strcmp(there, old->dir))
+        TRY(cairn_fail(err, CAIRN_EUSAGE, "--run %s is the run whose rollouts are to be used; name a new one", o->recipe.run));
     TRY(steps_count(old, &steps, err));
     TRY(recipe_make(&recipe, old, o, steps, err));
     TRY(cairn_dir_make(o->recipe.run, err));
     TRY(cairn_lock_take(&lock, o->recipe.run, err));
     TRY(cairn_run_init(&run, o->recipe.run, recipe, err));
     recipe = NULL;
-    if (!strcmp(run->dir, old->dir))
-        TRY(cairn_fail(err, CAIRN_EUSAGE, "--run %s is the run whose rollouts are to be used; name a new one", o->recipe.run));
     TRY(chain_walk(old, run, o, err));
     cairn_info("%s: trained again from %lld steps of %s", run->dir, (long long)steps, old->dir);
 out:
@@ -187,5 +189,6 @@ out:
     cairn_run_close(old);
     cairn_lock_drop(lock);
     cairn_recipe_free(recipe);
+    free(there);
     return st;
 }

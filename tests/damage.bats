@@ -1,0 +1,162 @@
+# What is broken is named, with the right exit code and a hint: recipes, prompt files, checkpoints, HuggingFace files.
+load lib
+
+setup_file() {
+    load lib
+    micro_run "$BATS_FILE_TMPDIR/whole" run.steps=1
+}
+
+copy() {
+    dir=$BATS_TEST_TMPDIR/run
+    cp -r "$BATS_FILE_TMPDIR/whole" "$dir"
+}
+
+hf() { # DIR: a HuggingFace directory to spoil
+    cp -r "$root/tests/fixtures/models/glm52-tiny" "$1"
+    chmod -R u+w "$1"
+}
+
+# ---- recipes
+
+@test "a misspelt key: 78, file, line, the nearest key" {
+    printf 'inherit: %s\ntrain:\n  lerning_rate: 1.0\n' "$micro" >"$BATS_TEST_TMPDIR/r.yaml"
+    is 78 "$cairn" run "$BATS_TEST_TMPDIR/r.yaml" --run "$BATS_TEST_TMPDIR/run"
+    says "r.yaml:3" "train.lerning_rate" "train.learning_rate"
+    [ ! -e "$BATS_TEST_TMPDIR/run" ]
+    is 78 "$cairn" run "$micro" --run "$BATS_TEST_TMPDIR/run" rollout.sampels=3
+    says "rollout.samples"
+}
+
+@test "a wrong type, an impossible value, a layout that this build cannot do: 78" {
+    is 78 "$cairn" run "$micro" --run "$BATS_TEST_TMPDIR/run" rollout.samples=many
+    says "rollout.samples" "integer"
+    is 78 "$cairn" run "$micro" --run "$BATS_TEST_TMPDIR/run" rollout.temperature=0
+    says "rollout.temperature"
+    is 78 "$cairn" run "$micro" --run "$BATS_TEST_TMPDIR/run" train.parallel.tp=2
+    says "train.parallel.tp"
+    is 78 "$cairn" run "$BATS_TEST_TMPDIR/absent.yaml" --run "$BATS_TEST_TMPDIR/run"
+    says "absent.yaml"
+}
+
+@test "a file that does not exist, a model that makes no sense: 78 before anything runs" {
+    is 78 "$cairn" run "$micro" --run "$BATS_TEST_TMPDIR/a" data.prompts.0.path=nowhere.jsonl
+    says "nowhere.jsonl"
+    is 78 "$cairn" run "$micro" --run "$BATS_TEST_TMPDIR/b" model.init.model_type=llama
+    says "llama"
+    is 78 "$cairn" run "$micro" --run "$BATS_TEST_TMPDIR/c" model.init.vocab_size=2310
+    says "2331" "2310"
+}
+
+# ---- prompts and lines
+
+@test "a prompt file with a broken line: 65 and its number" {
+    head -3 "$root/recipes/data/tiny/train.jsonl" >"$BATS_TEST_TMPDIR/p.jsonl"
+    echo '{"id": "x", "prompt": 7, "answer": "1"}' >>"$BATS_TEST_TMPDIR/p.jsonl"
+    is 65 "$cairn" run "$micro" --run "$BATS_TEST_TMPDIR/run" --quiet data.prompts.0.path="$BATS_TEST_TMPDIR/p.jsonl"
+    says ":4:" "prompt"
+}
+
+@test "broken lines of the verbs that read them: 65 and the number" {
+    printf '{"text":"a"}\n{"text":\n' >"$BATS_TEST_TMPDIR/t.jsonl"
+    is 65 "$cairn" tokenize "$root/recipes/data/tokenizers/mini-glm" --jsonl "$BATS_TEST_TMPDIR/t.jsonl"
+    says "t.jsonl:2"
+    printf '{"ids":[1,99999999]}\n' >"$BATS_TEST_TMPDIR/d.jsonl"
+    is 65 "$cairn" detokenize "$root/recipes/data/tokenizers/mini-glm" --jsonl "$BATS_TEST_TMPDIR/d.jsonl"
+    says "d.jsonl:1" "99999999"
+    printf '{"gold":"1","response":"Answer: 1"}\n{"gold":"1"}\n' >"$BATS_TEST_TMPDIR/g.jsonl"
+    is 65 "$cairn" grade --jsonl "$BATS_TEST_TMPDIR/g.jsonl"
+    says "g.jsonl:2"
+}
+
+@test "ids outside the vocabulary, empty and broken lines in logprobs: 65 and the number" {
+    for bad in '{"ids":[1,999999]}' '{"ids":[]}' '{"ids":[-1]}' '{"ids":'; do
+        printf '{"ids":[1,2]}\n%s\n' "$bad" >"$BATS_TEST_TMPDIR/l.jsonl"
+        is 65 "$cairn" logprobs "$root/tests/fixtures/models/glm52-tiny" --tokens "$BATS_TEST_TMPDIR/l.jsonl"
+        says "l.jsonl:2"
+    done
+}
+
+# ---- committed artefacts
+
+@test "one flipped bit in a shard: found and named by verify, and by the stage that needs it" {
+    copy
+    shard=$(ls "$dir"/policy/000001/a*/*.h5 | head -1)
+    flip "$shard" $(($(stat -c %s "$shard") / 2))
+    is 65 "$cairn" verify "$dir"
+    says "$(basename "$shard")" "policy/000001"
+    is 65 "$cairn" run "$micro" --run "$dir" --quiet
+    says "$(basename "$shard")"
+    # Found before HDF5 opens the file: the format's own first bytes, too.
+    flip "$shard" 0
+    is 65 "$cairn" verify --deep "$dir"
+}
+
+@test "one flipped bit in a manifest, a truncated shard, a longer one: 65" {
+    copy
+    flip "$dir/policy/000001/MANIFEST.json" 40
+    is 65 "$cairn" verify "$dir"
+    says "policy/000001/MANIFEST.json"
+    is 65 "$cairn" run "$micro" --run "$dir" --quiet
+    rm -rf "$dir"
+    copy
+    shard=$(ls "$dir"/step/000001/train/a*/*.h5 | head -1)
+    truncate -s -1 "$shard"
+    is 65 "$cairn" verify "$dir"
+    says "$(basename "$shard")"
+    truncate -s +2 "$shard"
+    is 65 "$cairn" verify "$dir"
+}
+
+@test "a missing shard: 65 naming it" {
+    copy
+    shard=$(ls "$dir"/policy/000001/a*/*.h5 | head -1)
+    rm "$shard"
+    is 65 "$cairn" verify "$dir"
+    says "$(basename "$shard")"
+    is 65 "$cairn" run "$micro" --run "$dir" --quiet
+    says "$(basename "$shard")"
+}
+
+@test "a stage whose input is not committed: 69 naming it" {
+    copy
+    is 69 "$build/bin/cairn-score" "$dir" --step 2
+    says "step/000002/rollout"
+    is 64 "$build/bin/cairn-score" "$dir" --step 1 --eval nobody
+}
+
+@test "a prompt file that changed behind a run's back: 65 naming it" {
+    copy
+    echo '{"id":"new","prompt":"1?","answer":"1"}' >>"$dir/files/data.prompts.0"
+    is 65 "$cairn" run "$micro" --run "$dir" --quiet
+    says "data.prompts.0"
+}
+
+# ---- HuggingFace
+
+@test "a truncated safetensors file, a header that promises 2^62 bytes: 65" {
+    hf "$BATS_TEST_TMPDIR/hf"
+    file=$BATS_TEST_TMPDIR/hf/model.safetensors
+    truncate -s -7 "$file"
+    is 65 "$cairn" import "$BATS_TEST_TMPDIR/hf" --out "$BATS_TEST_TMPDIR/a"
+    says "model.safetensors"
+    printf '\0\0\0\0\0\0\0\100' | dd of="$file" conv=notrunc status=none
+    is 65 "$cairn" import "$BATS_TEST_TMPDIR/hf" --out "$BATS_TEST_TMPDIR/b"
+    says "model.safetensors"
+    [ ! -e "$BATS_TEST_TMPDIR/b/MANIFEST.json" ]
+}
+
+@test "a config.json of another architecture, and none: 65" {
+    hf "$BATS_TEST_TMPDIR/hf"
+    sed -i 's/glm_moe_dsa/llama/; s/GlmMoeDsaForCausalLM/LlamaForCausalLM/' "$BATS_TEST_TMPDIR/hf/config.json"
+    is 65 "$cairn" import "$BATS_TEST_TMPDIR/hf" --out "$BATS_TEST_TMPDIR/a"
+    says "config.json" "llama"
+    rm "$BATS_TEST_TMPDIR/hf/config.json"
+    is 65 "$cairn" import "$BATS_TEST_TMPDIR/hf" --out "$BATS_TEST_TMPDIR/a"
+}
+
+@test "a tokenizer larger than the embedding: 65 in import" {
+    hf "$BATS_TEST_TMPDIR/hf"
+    cp "$root/recipes/data/tokenizers/mini-glm/tokenizer.json" "$BATS_TEST_TMPDIR/hf/"
+    is 65 "$cairn" import "$BATS_TEST_TMPDIR/hf" --out "$BATS_TEST_TMPDIR/a"
+    says "2331"
+}

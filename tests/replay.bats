@@ -1,0 +1,108 @@
+# Stored rollouts used again.
+load lib
+
+setup_file() {
+    load lib
+    micro_run "$BATS_FILE_TMPDIR/whole"
+}
+
+@test "--train with unchanged settings has the original's digest, and names its origin" {
+    new=$BATS_TEST_TMPDIR/new
+    is 0 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --train --run "$new" --quiet
+    diff <("$cairn" digest "$BATS_FILE_TMPDIR/whole") <("$cairn" digest "$new")
+    grep -q "origin: .*run $(grep -o '"uuid": *"[0-9a-f]*"' "$BATS_FILE_TMPDIR/whole/run.json" | grep -o '[0-9a-f]\{32\}')" "$new/recipe.yaml"
+    is 0 "$cairn" verify --deep "$new"
+    # Nobody samples where rollouts are to be replayed.
+    is 78 "$cairn" run "$new/recipe.yaml" --run "$new"
+    says "cairn replay"
+    # Called again: done.
+    is 0 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --train --run "$new" --quiet
+}
+
+@test "--train with other settings: refused as stale, or trained on with a correction" {
+    is 65 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --train --run "$BATS_TEST_TMPDIR/a" --quiet train.learning_rate=0.01 train.updates_per_step=3
+    says "train.on_policy"
+    is 0 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --train --run "$BATS_TEST_TMPDIR/b" --quiet train.learning_rate=0.01 \
+        train.updates_per_step=3 train.on_policy=correct train.correction=tis
+    ! diff -q <("$cairn" digest "$BATS_FILE_TMPDIR/whole") <("$cairn" digest "$BATS_TEST_TMPDIR/b")
+}
+
+@test "--score: beside the run's own, what changed, no line in digest" {
+    dir=$BATS_TEST_TMPDIR/run
+    cp -r "$BATS_FILE_TMPDIR/whole" "$dir"
+    "$cairn" digest "$dir" >"$BATS_TEST_TMPDIR/before"
+    printf 'score: {reward: {wrong: -1.0}}\n' >"$BATS_TEST_TMPDIR/harsh.yaml"
+    is 0 "$cairn" replay "$dir" --score "$BATS_TEST_TMPDIR/harsh.yaml"
+    says "replay/harsh/step/000002/score" "36 rewards"
+    [ -e "$dir/replay/harsh/eval/000000/heldout/score/MANIFEST.json" ]
+    "$cairn" digest "$dir" | diff "$BATS_TEST_TMPDIR/before" -
+    is 0 "$cairn" verify --deep "$dir"
+    # The run's own recipe changes nothing.
+    is 0 "$cairn" replay "$dir" --score "$micro" --name own
+    says "0 verdicts, 0 rewards, 0 advantages of 36"
+    # A name is one recipe's.
+    is 64 "$cairn" replay "$dir" --score "$micro" --name harsh
+    says "--name"
+}
+
+recorded() {
+    cat <<'LINES'
+{"id":"a","prompt":"Ann has 2 pens and finds 3 more. How many pens?","answer":"5","responses":[{"text":"2 + 3 = 5. Answer: 5","by":"me"},{"text":"Answer: 6"}]}
+{"id":"b","prompt":"Ben has 7 keys and loses 4. How many keys?","answer":"3","responses":[{"text":"Answer: 3"},{"text":"Answer: 4","finish":"length"},{"text":""}]}
+LINES
+}
+
+@test "--from: recorded responses are scored and trained on" {
+    new=$BATS_TEST_TMPDIR/new
+    recorded >"$BATS_TEST_TMPDIR/r.jsonl"
+    is 0 "$cairn" replay "$micro" --from "$BATS_TEST_TMPDIR/r.jsonl" --run "$new" rollout.prompts=2 rollout.samples=2
+    says "5 responses to 2 problems"
+    diff "$BATS_TEST_TMPDIR/r.jsonl" "$new/files/data.prompts.0"
+    is 0 "$cairn" inspect "$new/step/000001/rollout" --rollout 0
+    says "2 + 3 = 5. Answer: 5<|endoftext|>" "ended by stop"
+    is 0 "$cairn" inspect "$new/step/000001/rollout" --rollout 3
+    says "ended by length"
+    is 0 "$cairn" replay "$new" --score "$micro" --json
+    says '"accuracy":0.4'
+    is 0 "$cairn" run "$new/recipe.yaml" --run "$new" --quiet
+    [ "$("$cairn" digest "$new" | grep -c '^1 ')" = 6 ]
+    is 0 "$cairn" verify --deep "$new"
+    # From a pipe the same run comes out.
+    recorded | "$cairn" replay "$micro" --from /dev/stdin --run "$BATS_TEST_TMPDIR/piped" rollout.prompts=2 rollout.samples=2
+    diff <("$cairn" digest "$new" | grep '^1 rollout') <("$cairn" digest "$BATS_TEST_TMPDIR/piped")
+}
+
+@test "--from: broken rows are 65 with their line" {
+    check() { # LINE EXPECTED...
+        { recorded; printf '%s\n' "$1"; } >"$BATS_TEST_TMPDIR/r.jsonl"
+        shift
+        rm -rf "$BATS_TEST_TMPDIR/bad"
+        is 65 "$cairn" replay "$micro" --from "$BATS_TEST_TMPDIR/r.jsonl" --run "$BATS_TEST_TMPDIR/bad" rollout.prompts=2 rollout.samples=2
+        says ":3:" "$@"
+    }
+    check '{"prompt":"p","answer":"1"}' responses
+    check '{"prompt":"p","answer":"1","responses":[{"text":1}]}' "response 0" text
+    check '{"prompt":"p","answer":"1","responses":[{"ids":[99999]}]}' vocabulary
+    check '{"prompt":"p","answer":"1","responses":[{"ids":[5,6],"logprobs":[-1,-2]}]}' logprobs
+    check '{"prompt":"p","answer":"1","responses":[{"text":"x","finish":"why"}]}' finish
+    check '{"prompt":' ''
+}
+
+@test "--from: the other system's ids and log-probabilities are kept to the bit" {
+    new=$BATS_TEST_TMPDIR/new
+    echo '{"prompt":"p","answer":"1","responses":[{"ids":[10,20,2295],"logprobs":[-0.100000001,-2.5,0]},{"ids":[11,21],"logprobs":[-1,-2]}]}' \
+        >"$BATS_TEST_TMPDIR/r.jsonl"
+    is 0 "$cairn" replay "$micro" --from "$BATS_TEST_TMPDIR/r.jsonl" --run "$new" rollout.prompts=1 train.updates_per_step=1
+    is 0 "$cairn" inspect "$new/step/000001/rollout" --rollout 0 --json
+    says '"logprobs":[-0.10000000149011612,-2.5,0]' '10,20,2295]' '"finish":"stop"'
+    is 0 "$cairn" inspect "$new/step/000001/rollout" --rollout 1 --json
+    says '"finish":"length"'
+}
+
+@test "usage: one action at a time, with what it needs" {
+    is 64 "$cairn" replay "$BATS_FILE_TMPDIR/whole"
+    is 64 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --train
+    is 64 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --train --score "$micro" --run x
+    is 64 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --train --run "$BATS_FILE_TMPDIR/whole"
+    is 69 "$cairn" replay "$BATS_TEST_TMPDIR" --train --run "$BATS_TEST_TMPDIR/x"
+}
