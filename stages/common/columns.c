@@ -2,8 +2,14 @@
 #include "stages/common/columns.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
+#include "base/file.h"
 #include "base/json.h"
 
 void cairn_unit_name(int unit, char out[32])
@@ -48,6 +54,33 @@ enum cairn_status cairn_unit_read(struct cairn_reader *r, int unit, const char *
 
     column_name(unit, column, name);
     return cairn_reader_array(r, name, dtype, out, count, err);
+}
+
+enum cairn_status cairn_unit_column(const char *dir, const struct cairn_shard_entry *e, int unit, const char *column, enum cairn_dtype dtype,
+                                    int64_t want, void *out, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    const struct cairn_slice *s = NULL;
+    char name[96], *path = cairn_path_join(dir, e->file);
+    int fd = -1;
+
+    if (!path)
+        TRY(CAIRN_NOMEM(err));
+    column_name(unit, column, name);
+    for (int i = 0; i < e->nslices; i++)
+        if (!strcmp(e->slices[i].name, name))
+            s = &e->slices[i];
+    if (!s || s->dtype != dtype || s->ndim != 1 || s->local[0] != want)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: no column %s of %lld elements", path, name, (long long)want));
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        TRY(cairn_fail_errno(err, errno, "open %s", path));
+    TRY(cairn_fd_pread_all(fd, out, (size_t)want * cairn_dtype_size(dtype), s->at, path, err));
+out:
+    if (fd >= 0)
+        close(fd);
+    free(path);
+    return st;
 }
 
 int cairn_unit_has(struct cairn_reader *r, int unit, const char *column)

@@ -27,6 +27,10 @@ enum cairn_status cairn_unit_write(struct cairn_attempt *a, int unit, const char
 /* Reads a column of one unit; malloc'ed, at least 1 byte. */
 enum cairn_status cairn_unit_read(struct cairn_reader *r, int unit, const char *column, enum cairn_dtype dtype, void **out, int64_t *count,
                                   struct cairn_error *err);
+/* Reads a column of `want` elements into out from a shard that lies in artefact `dir` and is not committed yet; its file was checked as a
+ * whole when it was adopted. CAIRN_EDATA if the shard has no such column. */
+enum cairn_status cairn_unit_column(const char *dir, const struct cairn_shard_entry *e, int unit, const char *column, enum cairn_dtype dtype,
+                                    int64_t want, void *out, struct cairn_error *err);
 int cairn_unit_has(struct cairn_reader *r, int unit, const char *column);
 /* "units" of the content, checked. */
 enum cairn_status cairn_unit_count(struct cairn_reader *r, int *units, struct cairn_error *err);

@@ -1,33 +1,52 @@
-/* stage.c - the order of a stage (stage.h): arguments, inputs, world, device, attempt, work, commit. */
+/* stage.c - the order of a stage (stage.h): arguments, world, inputs, device, attempt, work, vote, commit. */
 #include "stages/common/stage.h"
 
 #include <argp.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/signals.h"
 #include "base/str.h"
+#include "stages/common/ranks.h"
 #include "stages/common/setup.h"
+#include "world/group.h"
 
 /* ---- arguments ---------------------------------------------------------------------------------------------------- */
 
 struct args {
     const char *run, *eval;
-    int64_t step, threads;
+    int64_t step, threads, task, tasks;
     int quiet, done;
 };
 
 static const struct argp_option options[] = {
     {"step", 's', "N", 0, "the step", 0},
     {"eval", 'e', "NAME", 0, "an evaluation set of the recipe instead of the training prompts (rollout, score)", 0},
+    {"shard", 'i', "i/n", 0, "array task i (from 0) of n independent ones (rollout, score): its share of the units; the last one commits", 0},
     {"threads", 't', "T", 0, "CPU threads (default: the recipe's kernels.threads); never changes a bit", 0},
     {"quiet", 'q', NULL, 0, "no progress", 0},
     {"help", '?', NULL, 0, "this page", -1},
     {0},
 };
+
+#define TASKS_MAX 65536
+
+/* "i/n" */
+static int shard_parse(const char *arg, struct args *a)
+{
+    const char *slash = strchr(arg, '/');
+    char i[32];
+
+    if (!slash || slash - arg >= (int)sizeof i)
+        return 0;
+    snprintf(i, sizeof i, "%.*s", (int)(slash - arg), arg);
+    return cairn_parse_i64(i, &a->task) && cairn_parse_i64(slash + 1, &a->tasks) && a->task >= 0 && a->task < a->tasks && a->tasks <= TASKS_MAX;
+}
 
 static error_t option(int key, char *arg, struct argp_state *state)
 {
@@ -41,6 +60,8 @@ static error_t option(int key, char *arg, struct argp_state *state)
         return 0;
     case 't':
         return cairn_parse_i64(arg, &a->threads) && a->threads >= 0 && a->threads <= 65536 ? 0 : ARGP_ERR_UNKNOWN;
+    case 'i':
+        return shard_parse(arg, a) ? 0 : ARGP_ERR_UNKNOWN;
     case 'q':
         a->quiet = 1;
         return 0;
@@ -71,6 +92,8 @@ static enum cairn_status args_parse(struct args *a, int argc, char **argv, const
         return cairn_fail(err, CAIRN_EUSAGE, "%s is missing (try --help)", a->run ? "--step N" : "RUN");
     if (a->eval && def->stage != CAIRN_STAGE_ROLLOUT && def->stage != CAIRN_STAGE_SCORE)
         return cairn_fail(err, CAIRN_EUSAGE, "--eval is for rollout and score");
+    if (a->tasks && !def->splits)
+        return cairn_fail(err, CAIRN_EUSAGE, "--shard is for rollout and score");
     return CAIRN_OK;
 }
 
@@ -107,8 +130,8 @@ void cairn_stage_progress(struct cairn_stage_ctx *ctx, const char *unit, int64_t
     if (now - ctx->told_s >= 2) {
         ctx->told_s = now;
         cairn_event(ctx->events, "progress", cairn_stage_name(ctx->link.stage), ctx->link.step,
-                    json_pack("{s:s?, s:s, s:I, s:I}", "eval", ctx->link.eval, "unit", unit, "done", (json_int_t)done, "total",
-                              (json_int_t)total));
+                    json_pack("{s:s?, s:i, s:s, s:I, s:I}", "eval", ctx->link.eval, "task", ctx->task, "unit", unit, "done", (json_int_t)done,
+                              "total", (json_int_t)total));
     }
 }
 
@@ -212,66 +235,248 @@ static void event_tell(struct cairn_stage_ctx *ctx, const char *ev, const char *
                           "text", text));
 }
 
-/* From the world to the commit. */
+/* With a launcher's ranks side by side and no number from the recipe, cores are shared: where each may use more than its part of the
+ * machine, they would stand on each other's. 0: as the recipe says. */
+static int threads_of(const struct cairn_stage_ctx *ctx, const struct args *a)
+{
+    int ranks = ctx->world->local_size, mine;
+    cpu_set_t set;
+
+    if (a->threads || cairn_recipe_i64(ctx->run->recipe, "kernels.threads") || ranks == 1 || sched_getaffinity(0, sizeof set, &set))
+        return (int)a->threads;
+    mine = CPU_COUNT(&set);
+    if ((int64_t)mine * ranks <= sysconf(_SC_NPROCESSORS_ONLN)) /* bound to cores of its own */
+        return 0;
+    return mine > ranks ? mine / ranks : 1;
+}
+
+/* What a rank needs before it can begin. */
+static enum cairn_status prepare(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, const struct args *a,
+                                 struct cairn_compute *compute, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char layout[64];
+
+    TRY(cairn_link_manifest(ctx->run, &ctx->link, &ctx->manifest, err));
+    if (ctx->world->rank == 0)
+        TRY(events_open(ctx, err));
+    if (!def->wants_device)
+        goto out;
+    TRY(cairn_setup_compute(compute, ctx->run->recipe, threads_of(ctx, a), err));
+    ctx->compute = compute;
+    /* Of replicas (dp) and tasks there may be any number: they are not part of it. */
+    snprintf(layout, sizeof layout, "tp1 pp1 cp1 ep1 dp1 segments%lld", (long long)cairn_recipe_i64(ctx->run->recipe, "numerics.segments"));
+    TRY(cairn_manifest_set_fingerprint(ctx->manifest, compute->numerics, layout, err));
+    if (ctx->world->rank == 0)
+        TRY(numerics_check(ctx, err));
+out:
+    return st == CAIRN_OK ? cairn_stage_stopping(err) : st;
+}
+
+/* All ranks are at the same work, with inputs of the same digests and equal numerics. */
+static enum cairn_status compare(struct cairn_stage_ctx *ctx, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *relative = NULL, *text = NULL, hex[33];
+
+    if (ctx->world->size == 1)
+        return CAIRN_OK;
+    cairn_digest_hex(cairn_manifest_identity(ctx->manifest), hex);
+    relative = cairn_link_relative(&ctx->link);
+    text = relative ? cairn_format("%s, identity %s, task %d of %d", relative, hex, ctx->task, ctx->tasks) : NULL;
+    TRY(cairn_ranks_agree(ctx, "the link", text ? CAIRN_OK : CAIRN_NOMEM(err), err));
+    TRY(cairn_ranks_same(ctx, "the link", text, CAIRN_EUSAGE, err));
+    TRY(cairn_ranks_same(ctx, "numerics", ctx->manifest->numerics, CAIRN_EDEVICE, err));
+out:
+    free(relative);
+    free(text);
+    return st;
+}
+
+/* Rank 0 takes an epoch, the others join. */
+static enum cairn_status attempt_open(struct cairn_stage_ctx *ctx, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_attempt_opts o = {.identity = cairn_manifest_identity(ctx->manifest)};
+    int64_t epoch = 0;
+    char lane[32];
+
+    snprintf(lane, sizeof lane, "task-%d", ctx->task);
+    if (ctx->tasks > 1)
+        o.lane = lane;
+    if (ctx->world->rank == 0 && (st = cairn_attempt_begin(&ctx->attempt, ctx->dir, &o, err)) == CAIRN_OK)
+        epoch = cairn_attempt_epoch(ctx->attempt);
+    TRY(cairn_ranks_tell(ctx, "the attempt", st, &epoch, sizeof epoch, err));
+    if (ctx->world->rank)
+        st = cairn_attempt_join(&ctx->attempt, ctx->dir, epoch, &o, err);
+    TRY(cairn_ranks_agree(ctx, "joining the attempt", st, err));
+    ctx->began = 1;
+    event_tell(ctx, "start", NULL);
+out:
+    return st;
+}
+
+/* Rank 0, when all shards are in its manifest. */
+static enum cairn_status commit(struct cairn_stage_ctx *ctx, struct cairn_error *err)
+{
+    const json_t *units = json_object_get(ctx->manifest->content, "units");
+    json_t *info = ctx->manifest->info;
+    enum cairn_status st = CAIRN_OK;
+
+    if (json_is_integer(units) && json_integer_value(units) != ctx->manifest->nshards)
+        TRY(cairn_fail(err, CAIRN_EBUG, "%s: %d units came together, %lld were meant to", ctx->dir, ctx->manifest->nshards,
+                       (long long)json_integer_value(units)));
+    json_object_set_new(info, "host", json_string(ctx->world->host));
+    json_object_set_new(info, "wall", json_real(cairn_wall_s()));
+    json_object_set_new(info, "seconds", json_real(cairn_now_s() - ctx->started_s));
+    if (ctx->world->size > 1)
+        json_object_set_new(info, "ranks", json_integer(ctx->world->size));
+    TRY(cairn_attempt_commit(ctx->attempt, ctx->manifest, err));
+    event_tell(ctx, "committed", NULL);
+out:
+    return st;
+}
+
+/* From the inputs to the commit. What it returns is agreed. */
 static enum cairn_status stage_try(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, const struct args *a, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    struct cairn_attempt_opts ao = {0};
     struct cairn_compute compute = {0};
-    char layout[64], host[300];
 
-    TRY(cairn_world_open(&ctx->world, &(struct cairn_world_opts){.deadline_s = cairn_recipe_f64(ctx->run->recipe, "run.deadline")}, err));
-    if (ctx->world->size > 1)
-        TRY(cairn_fail(err, CAIRN_EUSAGE, "started with %d ranks; this stage runs in one", ctx->world->size));
-    if (def->wants_device) {
-        TRY(cairn_setup_compute(&compute, ctx->run->recipe, (int)a->threads, err));
-        ctx->compute = &compute;
-        snprintf(layout, sizeof layout, "tp1 pp1 cp1 ep1 dp1 segments%lld", (long long)cairn_recipe_i64(ctx->run->recipe, "numerics.segments"));
-        TRY(cairn_manifest_set_fingerprint(ctx->manifest, compute.numerics, layout, err));
-        TRY(numerics_check(ctx, err));
+    TRY(cairn_ranks_agree(ctx, "inputs", prepare(ctx, def, a, &compute, err), err));
+    TRY(compare(ctx, err));
+    TRY(attempt_open(ctx, err));
+    st = def->work(ctx, err);
+    if (!ctx->agreed)
+        st = cairn_ranks_vote(ctx, st, err);
+    TRY(st);
+    if (ctx->partial) {
+        event_tell(ctx, "share", NULL);
+        goto out;
     }
-    ao.identity = cairn_manifest_identity(ctx->manifest);
-    TRY(cairn_attempt_begin(&ctx->attempt, ctx->dir, &ao, err));
-    ctx->began = 1;
-    event_tell(ctx, "start", NULL);
-    TRY(cairn_stage_stopping(err));
-    TRY(def->work(ctx, err));
-    snprintf(host, sizeof host, "%s", ctx->world->host);
-    json_object_set_new(ctx->manifest->info, "host", json_string(host));
-    json_object_set_new(ctx->manifest->info, "wall", json_real(cairn_wall_s()));
-    json_object_set_new(ctx->manifest->info, "seconds", json_real(cairn_now_s() - ctx->started_s));
-    TRY(cairn_attempt_commit(ctx->attempt, ctx->manifest, err));
-    event_tell(ctx, "committed", NULL);
+    if (ctx->world->rank == 0)
+        st = commit(ctx, err);
+    TRY(cairn_ranks_agree(ctx, "the commit", st, err));
 out:
     cairn_progress_end(ctx->bar);
     ctx->bar = NULL;
     if (st != CAIRN_OK && ctx->events)
         event_tell(ctx, st == CAIRN_EAGAIN ? "stopped" : "failed", err->text);
     cairn_attempt_end(ctx->attempt);
+    ctx->attempt = NULL;
     if (ctx->compute)
         cairn_compute_close(ctx->compute);
-    cairn_world_close(ctx->world, NULL);
+    ctx->compute = NULL;
     return st;
 }
 
-/* We were fenced. Is it because another attempt has committed just what we would have? Then all is done. (We have made nothing to compare
- * if it committed before we began.) */
+/* The shards that we have made say nothing else than the committed artefact. */
+static int nothing_against(const struct cairn_manifest *mine, const struct cairn_manifest *theirs)
+{
+    for (int i = 0; i < mine->nshards; i++)
+        for (int k = 0; k < mine->shards[i]->nslices; k++) {
+            const struct cairn_slice *s = &mine->shards[i]->slices[k];
+            const struct cairn_tensor_entry *t = cairn_manifest_find(theirs, s->name);
+
+            for (int d = 0; d < s->ndim; d++)
+                if (s->local[d] != s->shape[d])
+                    return 0; /* a part: it has no digest to compare */
+            if (!t || !cairn_digest_equal(t->digest, s->sum))
+                return 0;
+        }
+    return 1;
+}
+
+/* We were fenced. Is it because another attempt has committed just what we would have, as far as we had come? Then all is done. */
 static int other_was_first(const struct cairn_stage_ctx *ctx)
 {
-    struct cairn_manifest_head head;
+    const struct cairn_digest none = {0, 0};
+    struct cairn_manifest *m = NULL;
+    int same = 0;
 
-    if (!cairn_artefact_committed(ctx->dir) || cairn_manifest_head(&head, ctx->dir, NULL) != CAIRN_OK)
-        return 0;
-    return !ctx->began || cairn_digest_equal(head.digest, ctx->manifest->digest);
+    if (cairn_artefact_committed(ctx->dir) && cairn_manifest_load(&m, ctx->dir, NULL) == CAIRN_OK)
+        same = cairn_digest_equal(cairn_manifest_identity(m), cairn_manifest_identity(ctx->manifest)) &&
+               (cairn_digest_equal(ctx->manifest->digest, none) ? nothing_against(ctx->manifest, m)
+                                                                : cairn_digest_equal(ctx->manifest->digest, m->digest));
+    cairn_manifest_destroy(m);
+    return same;
+}
+
+/* What follows a commit, on rank 0. first: another one made it, now or before we asked. */
+static enum cairn_status follow(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, int first, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    if (ctx->partial) { /* whoever commits does what follows */
+        if (!cairn_artefact_committed(ctx->dir))
+            cairn_info("%s: task %d of %d is done, the others are not yet", ctx->dir, ctx->task, ctx->tasks);
+        return CAIRN_OK;
+    }
+    if (first)
+        TRY(cairn_artefact_settle(ctx->dir, err));
+    if (def->after)
+        TRY(def->after(ctx->run, &ctx->link, err));
+out:
+    return st;
+}
+
+/* With the world open. */
+static enum cairn_status together(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, const struct args *a, enum cairn_status st,
+                                  struct cairn_error *err)
+{
+    int there = 0;
+
+    TRY(cairn_ranks_agree(ctx, "the start", st, err));
+    if (ctx->world->size > 1 && !def->splits) {
+        ctx->agreed = 1;
+        TRY(cairn_fail(err, CAIRN_EUSAGE, "started with %d ranks; this stage runs in one", ctx->world->size));
+    }
+    if (ctx->world->rank == 0)
+        there = cairn_artefact_committed(ctx->dir);
+    TRY(cairn_ranks_tell(ctx, "committed already", CAIRN_OK, &there, sizeof there, err));
+    if (!there)
+        st = stage_try(ctx, def, a, err);
+    if (st == CAIRN_EFENCED && ctx->manifest) {
+        if (ctx->world->rank == 0)
+            there = other_was_first(ctx);
+        TRY(cairn_ranks_tell(ctx, "who was first", CAIRN_OK, &there, sizeof there, err));
+        if (there) {
+            cairn_info("%s: another attempt was first", ctx->dir);
+            st = CAIRN_OK;
+        }
+    }
+    TRY(st);
+    ctx->agreed = 0;
+    TRY(cairn_ranks_agree(ctx, "the end", ctx->world->rank == 0 ? follow(ctx, def, there, err) : CAIRN_OK, err));
+out:
+    return st;
+}
+
+/* What needs no world. */
+static enum cairn_status run_open(struct cairn_stage_ctx *ctx, const struct args *a, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_run_open(&ctx->run, a->run, err));
+    cairn_run_at(ctx->run, ctx->link.step);
+    TRY(link_check(ctx->run, &ctx->link, err));
+    ctx->dir = cairn_link_path(ctx->run, &ctx->link);
+    if (!ctx->dir)
+        TRY(CAIRN_NOMEM(err));
+    ctx->interval_s = cairn_recipe_f64(ctx->run->recipe, "log.interval");
+out:
+    return st;
 }
 
 int cairn_stage_main(int argc, char **argv, const struct cairn_stage_def *def)
 {
-    struct cairn_stage_ctx ctx = {.started_s = cairn_now_s()};
+    struct cairn_stage_ctx ctx = {.started_s = cairn_now_s(), .tasks = 1};
+    struct cairn_world_opts wo = {0};
     enum cairn_status st = CAIRN_OK;
-    struct cairn_error err = {0};
+    struct cairn_error err = {0}, world_err;
     struct args a = {0};
     char program[32];
+    int mute = 0;
 
     snprintf(program, sizeof program, "cairn-%s", cairn_stage_name(def->stage));
     cairn_log_init(program, 0);
@@ -280,34 +485,40 @@ int cairn_stage_main(int argc, char **argv, const struct cairn_stage_def *def)
     if (a.done)
         return CAIRN_OK;
     cairn_log_quiet(a.quiet);
-    TRY(cairn_run_open(&ctx.run, a.run, &err));
     ctx.link = (struct cairn_link){a.step, def->stage, a.eval};
-    TRY(link_check(ctx.run, &ctx.link, &err));
-    ctx.dir = cairn_link_path(ctx.run, &ctx.link);
-    if (!ctx.dir)
-        TRY(CAIRN_NOMEM(&err));
-    if (cairn_artefact_committed(ctx.dir)) {
-        TRY(cairn_artefact_settle(ctx.dir, &err));
-    } else {
-        ctx.interval_s = cairn_recipe_f64(ctx.run->recipe, "log.interval");
-        TRY(cairn_link_manifest(ctx.run, &ctx.link, &ctx.manifest, &err));
-        if (def->wants_graders)
-            TRY(cairn_grader_process_start(&ctx.graders, NULL, &err));
-        TRY(events_open(&ctx, &err));
-        st = stage_try(&ctx, def, &a, &err);
-        if (st == CAIRN_EFENCED && other_was_first(&ctx)) {
-            cairn_info("%s: another attempt was first", ctx.dir);
-            st = cairn_artefact_settle(ctx.dir, &err);
-        }
-        TRY(st);
+    if (a.tasks) {
+        ctx.task = (int)a.task;
+        ctx.tasks = (int)a.tasks;
     }
-    if (def->after)
-        TRY(def->after(ctx.run, &ctx.link, &err));
+    st = run_open(&ctx, &a, &err);
+    if (!cairn_world_launched()) { /* nobody waits for us: answer at once, without a world, a device, a child */
+        TRY(st);
+        if (cairn_artefact_committed(ctx.dir)) {
+            st = follow(&ctx, def, 1, &err);
+            goto out;
+        }
+    }
+    if (st == CAIRN_OK && def->wants_graders)
+        st = cairn_grader_process_start(&ctx.graders, NULL, &err);
+    /* Who has failed by now tells the others so. */
+    wo.deadline_s = ctx.run ? cairn_recipe_f64(ctx.run->recipe, "run.deadline") : 0;
+    if (cairn_world_open(&ctx.world, &wo, &world_err) != CAIRN_OK) {
+        if (st == CAIRN_OK) {
+            err = world_err;
+            st = err.code;
+        }
+        goto out;
+    }
+    cairn_log_init(program, ctx.world->rank);
+    st = together(&ctx, def, &a, st, &err);
+    if (st != CAIRN_OK && ctx.world->rank)
+        mute = 1;
 out:
-    if (st != CAIRN_OK)
+    if (st != CAIRN_OK && !mute) /* before the world closes: a launcher may end those who come later */
         fprintf(stderr, "%s: %s\n", program, err.text);
     cairn_events_close(ctx.events);
     cairn_grader_process_stop(ctx.graders);
+    cairn_world_close(ctx.world, NULL);
     cairn_manifest_destroy(ctx.manifest);
     free(ctx.dir);
     cairn_run_close(ctx.run);

@@ -1,10 +1,14 @@
 /* stage.h - the stage contract (design section 4), once for all four executables.
  *
- *     cairn-<stage> RUN --step N [--eval NAME] [--quiet] [--threads T]
+ *     cairn-<stage> RUN --step N [--eval NAME] [--shard i/n] [--quiet] [--threads T]        alone, or under mpirun or srun
  *
- * cairn_stage_main does, in this order: signals, the grader process where the stage wants one (before threads, MPI, devices),
- * arguments, run directory, "already committed?" (0 at once), inputs (69 naming what is missing), world, device, fingerprint,
- * attempt; then the stage's work; then commit, what follows the commit, exit code. Only main() exits.
+ * cairn_stage_main does, in this order: signals, arguments, run directory, "already committed?" (0 at once), the grader process where the
+ * stage wants one (before threads, MPI, devices), world, inputs (69 naming what is missing), device, fingerprint, attempt; then the
+ * stage's work; then the vote, commit, what follows the commit, exit code. Only main() exits.
+ * Under a launcher rank 0 asks whether it is committed, begins the attempt (the others join it), commits and tells; every phase ends with
+ * a vote (ranks.h), so all ranks leave together, with one status and one sentence.
+ * --shard i/n: an array task, one of n independent processes on the artefact, each with an attempt in a lane of its own. It makes the units
+ * u with u % n == i; who finds all units finished takes them over and commits; the others end with 0.
  * kill -9 at any instant leaves finished shards for the next attempt and nothing else.
  */
 #ifndef CAIRN_STAGES_COMMON_STAGE_H
@@ -28,7 +32,10 @@ struct cairn_stage_ctx {
     char *dir;                              /* of the artefact */
     struct cairn_attempt *attempt;
     struct cairn_manifest *manifest;        /* being made: the work adds shards, content (logical) and info (not) */
-    struct cairn_events *events;            /* RUN/log/<stage>.jsonl */
+    struct cairn_events *events;            /* RUN/log/<stage>.jsonl; NULL but on rank 0 */
+    int task, tasks;                        /* array task `task` of `tasks`; 0 of 1 without --shard */
+    int partial;                            /* set by the work of an array task: its share is finished, but not everything */
+    int agreed;                             /* ranks.h: the status at hand is that of all ranks */
     /* private */
     struct cairn_progress *bar;
     double started_s, told_s, interval_s;
@@ -39,7 +46,9 @@ struct cairn_stage_def {
     enum cairn_stage stage;
     const char *doc; /* --help, with two examples */
     int wants_device, wants_graders;
-    /* Writes shards into ctx->attempt and the manifest. CAIRN_OK: whole, commit. CAIRN_EAGAIN: stopped early; whole shards are kept. */
+    int splits; /* 1: its work is split over ranks and tasks */
+    /* Writes shards into ctx->attempt and the manifest. CAIRN_OK: whole, commit. CAIRN_EAGAIN: stopped early; whole shards are kept.
+     * Called on every rank; a status that is not agreed yet goes to the vote. */
     enum cairn_status (*work)(struct cairn_stage_ctx *ctx, struct cairn_error *err);
     /* After the commit (also when it was there already): may be NULL. */
     enum cairn_status (*after)(const struct cairn_run *run, const struct cairn_link *l, struct cairn_error *err);

@@ -8,6 +8,7 @@ int main(int argc, char **argv)
         .doc = "Samples the rollouts of step N from policy N-1, or of an evaluation set from policy N.\v"
                "Examples:\n  cairn-rollout /tmp/tiny --step 1\n  cairn-rollout /tmp/tiny --step 20 --eval heldout",
         .wants_device = 1,
+        .splits = 1,
         .wants_graders = 1, /* dynamic sampling asks for verdicts */
         .work = cairn_rollout_work,
     };

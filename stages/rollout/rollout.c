@@ -1,4 +1,9 @@
-/* rollout.c - the order of a rollout: policy, prompts, cursor; candidates are added, adopted or sampled, judged, written (rollout.h). */
+/* rollout.c - the order of a rollout: policy, prompts, cursor; candidates are added, adopted or sampled, judged, written (rollout.h).
+ *
+ * Ranks and tasks: everybody has the whole list of candidates. A task's share are the units u with u % tasks == task; of a share, ranks look for
+ * finished units in turn, tell each other which are whole, and divide the open ones in turn. They sample for a period, look up, tell each
+ * other what came out (so with dynamic sampling all know which groups are kept, and go on to the same next round) and leave the round together.
+ */
 #include "stages/rollout/rollout.h"
 
 #include <stdlib.h>
@@ -8,6 +13,7 @@
 #include "base/str.h"
 #include "model/policy.h"
 #include "stages/common/prompts.h"
+#include "stages/common/ranks.h"
 #include "stages/rollout/cursor.h"
 #include "stages/rollout/prompting.h"
 #include "stages/rollout/units.h"
@@ -28,8 +34,10 @@ struct rollout {
     int64_t longest;             /* positions that the engine was made for */
     int dynamic, rounds;
     struct cairn_str text;       /* of the response being graded */
-    int64_t sampled;             /* response tokens drawn by this attempt */
-    int64_t done;                /* rollouts, for the bar */
+    int64_t sampled, sampled_all; /* response tokens drawn by this rank; by all ranks of the attempt, as last told */
+    int64_t done, done_all;      /* rollouts, for the bar */
+    int64_t divided;             /* units that have somebody who makes them */
+    int whole;                   /* array task: its own share is finished, everything else is taken over */
     double sampling_s;
 };
 
@@ -175,10 +183,15 @@ out:
     return st;
 }
 
+static int open_here(const struct rollout *x, int64_t group)
+{
+    return !cairn_units_whole(x->units, group) && cairn_units_ours(x->units, group);
+}
+
 /* A sampler for the candidates from `begin` on; the one that is there is kept if they fit. */
 static enum cairn_status engine_ready(struct rollout *x, int64_t begin, struct cairn_error *err)
 {
-    int64_t longest = 0;
+    int64_t longest = 0, open = 0;
     struct cairn_engine_opts o = {.batch = (int)cairn_recipe_i64(x->recipe, "rollout.batch"),
                                   .page = (int)cairn_recipe_i64(x->recipe, "rollout.page"),
                                   .seed = x->how.seed,
@@ -193,12 +206,15 @@ static enum cairn_status engine_ready(struct rollout *x, int64_t begin, struct c
                                   .stops = (int)x->prompting.stop.n,
                                   .ended = x->prompting.texts ? cairn_prompting_ended : NULL,
                                   .ended_arg = &x->prompting};
-    int64_t open = (cairn_units_groups(x->units) - begin) * x->how.samples;
 
     for (int64_t g = begin; g < cairn_units_groups(x->units); g++) {
-        int64_t n = cairn_engine_positions(cairn_units_ids(x->units, g)->n, x->how.max_new);
+        int64_t n;
 
-        longest = !cairn_units_whole(x->units, g) && n > longest ? n : longest;
+        if (!open_here(x, g))
+            continue;
+        n = cairn_engine_positions(cairn_units_ids(x->units, g)->n, x->how.max_new);
+        longest = n > longest ? n : longest;
+        open += x->how.samples;
     }
     if (!longest || (x->engine && longest <= x->longest))
         return CAIRN_OK;
@@ -219,21 +235,112 @@ static enum cairn_status tell(void *arg, const struct cairn_response *r, struct 
     return cairn_units_put(x->units, r, err);
 }
 
-/* Candidates from `begin` on: whole units of dead attempts are taken over, the others are sampled. */
-static enum cairn_status candidates_run(struct rollout *x, int64_t begin, struct cairn_error *err)
+/* ---- ranks and tasks ------------------------------------------------------------------------------------------------ */
+
+/* What a rank says of itself when it looks up; news of its groups follow. */
+struct report {
+    int64_t idle, done, sampled;
+};
+
+static enum cairn_status report_read(struct rollout *x, int rank, const char *p, size_t n, int *all_idle, struct cairn_error *err)
+{
+    struct report r;
+
+    if (n < sizeof r)
+        return CAIRN_BUG(err, "a rank said nothing");
+    memcpy(&r, p, sizeof r);
+    *all_idle &= r.idle != 0;
+    x->done_all += r.done;
+    x->sampled_all += r.sampled;
+    return rank == x->ctx->world->rank ? CAIRN_OK : cairn_units_learn(x->units, p + sizeof r, n - sizeof r, err);
+}
+
+/* All ranks look up. In: how this rank fares (*mine) and whether it has nothing left to do. What is returned is agreed; *mine is then how this rank
+ * took in what the others said, for the next time. */
+static enum cairn_status look_up(struct rollout *x, enum cairn_status *mine, int nothing_left, int *all_idle, struct cairn_error *err)
+{
+    const struct report r = {nothing_left, x->done, x->sampled};
+    struct cairn_str out = {0};
+    enum cairn_status st;
+    size_t *at = NULL;
+    char *all = NULL;
+
+    cairn_str_add(&out, &r, sizeof r);
+    if (*mine == CAIRN_OK)
+        *mine = cairn_units_news(x->units, &out, err);
+    st = cairn_ranks_exchange(x->ctx, "sampling", *mine, out.p, out.len, &all, &at, err);
+    *all_idle = 1;
+    x->done_all = x->sampled_all = 0;
+    for (int k = 0; st == CAIRN_OK && k < x->ctx->world->size; k++) {
+        enum cairn_status read = report_read(x, k, all + at[k], at[k + 1] - at[k], all_idle, *mine == CAIRN_OK ? err : NULL);
+
+        *mine = *mine == CAIRN_OK ? read : *mine;
+    }
+    cairn_str_free(&out);
+    free(all);
+    free(at);
+    return st;
+}
+
+static int unit_whole(const struct rollout *x, int64_t unit)
+{
+    return cairn_units_whole(x->units, unit * CAIRN_UNIT_GROUPS);
+}
+
+/* Units that nobody makes yet and that are not whole: the k-th one of our share goes to rank k, in turn. Whole ones stay with whom they are. */
+static void divide(struct rollout *x)
+{
+    const struct cairn_stage_ctx *ctx = x->ctx;
+    int64_t k = 0;
+
+    for (int64_t u = x->divided; u < cairn_units_count(x->units); u++) {
+        int share = ctx->tasks <= 1 || x->whole || u % ctx->tasks == ctx->task;
+
+        if (!unit_whole(x, u))
+            cairn_units_leave(x->units, u, !share || k++ % ctx->world->size != ctx->world->rank);
+    }
+}
+
+/* Whole units of other attempts are taken over; who samples the rest is settled. */
+static enum cairn_status candidates_divide(struct rollout *x, int64_t begin, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    int64_t n = cairn_units_groups(x->units);
-    double started;
+    enum cairn_status mine;
+    int64_t before = cairn_units_counts(x->units).rollouts;
+    int all_idle;
 
-    TRY(cairn_units_adopt(x->units, begin, err));
-    x->done = cairn_units_counts(x->units).rollouts;
+    divide(x);
+    mine = cairn_units_adopt(x->units, begin, err);
+    x->done += cairn_units_counts(x->units).rollouts - before;
+    TRY(look_up(x, &mine, 1, &all_idle, err));
+    if (x->whole && x->ctx->world->rank == 0 && mine == CAIRN_OK && cairn_artefact_committed(x->ctx->dir))
+        mine = cairn_fail(err, CAIRN_EFENCED, "%s: committed by another task", x->ctx->dir); /* and what was there has been tidied away */
+    TRY(cairn_ranks_agree(x->ctx, "taking over", mine, err));
+    divide(x);
+    x->divided = cairn_units_count(x->units);
+out:
+    return st;
+}
+
+/* Rollouts of this process's share that have to be there in the end. */
+static int64_t share_rollouts(const struct rollout *x)
+{
+    int64_t n = 0, groups = cairn_units_groups(x->units);
+
+    for (int64_t g = 0; g < groups; g++)
+        n += x->ctx->tasks <= 1 || x->whole || g / CAIRN_UNIT_GROUPS % x->ctx->tasks == x->ctx->task;
+    return n * x->how.samples;
+}
+
+static enum cairn_status candidates_submit(struct rollout *x, int64_t begin, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
     TRY(engine_ready(x, begin, err));
-    started = cairn_now_s();
-    for (int64_t g = begin; g < n; g++)
-        if (!cairn_units_whole(x->units, g)) {
-            const struct cairn_ids *ids = cairn_units_ids(x->units, g);
+    for (int64_t g = begin; g < cairn_units_groups(x->units); g++) {
+        const struct cairn_ids *ids = cairn_units_ids(x->units, g);
 
+        if (open_here(x, g))
             TRY(cairn_engine_submit(x->engine,
                                     &(struct cairn_request){.prompt = ids->p,
                                                             .length = ids->n,
@@ -243,13 +350,74 @@ static enum cairn_status candidates_run(struct rollout *x, int64_t begin, struct
                                                             .first_sample = cairn_units_repeat(x->units, g) * x->how.samples,
                                                             .tag = g},
                                     err));
-        }
-    while (x->engine && !cairn_engine_idle(x->engine)) {
+    }
+out:
+    return st;
+}
+
+static int idle(const struct rollout *x)
+{
+    return !x->engine || cairn_engine_idle(x->engine);
+}
+
+/* Samples until nothing is left, or it is time to look up. */
+static enum cairn_status sample(struct rollout *x, double started, int64_t total, struct cairn_error *err)
+{
+    double until = cairn_now_s() + cairn_ranks_period(started);
+    enum cairn_status st = CAIRN_OK;
+    int64_t others = x->done_all - x->done; /* as they last told */
+
+    while (!idle(x) && (x->ctx->world->size == 1 || cairn_now_s() < until)) {
         TRY(cairn_engine_step(x->engine, tell, x, err));
-        cairn_stage_progress(x->ctx, "rollouts", x->done, n * x->how.samples);
+        if (x->ctx->world->rank == 0)
+            cairn_stage_progress(x->ctx, "rollouts", x->done + others, total);
+    }
+out:
+    return st;
+}
+
+/* Candidates from `begin` on, as far as they are our share: taken over or sampled. */
+static enum cairn_status candidates_run(struct rollout *x, int64_t begin, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK, mine;
+    double started = cairn_now_s();
+    int64_t total = share_rollouts(x);
+    int all_idle = 0;
+
+    TRY(candidates_divide(x, begin, err));
+    mine = candidates_submit(x, begin, err);
+    while (!all_idle) {
+        if (mine == CAIRN_OK && idle(x) && x->ctx->world->size > 1)
+            cairn_ranks_rest(started); /* the others are at work */
+        if (mine == CAIRN_OK)
+            mine = sample(x, started, total, err);
+        TRY(look_up(x, &mine, idle(x), &all_idle, err));
     }
     x->sampling_s += cairn_now_s() - started;
-    TRY(cairn_attempt_check(x->ctx->attempt, err));
+    if (mine == CAIRN_OK && x->ctx->world->rank == 0)
+        mine = cairn_attempt_check(x->ctx->attempt, err);
+    TRY(cairn_ranks_agree(x->ctx, "the round", mine, err));
+out:
+    return st;
+}
+
+/* An array task whose share is finished: if everything else is, too, it is taken over, else the artefact waits for the other tasks. */
+static enum cairn_status others_run(struct rollout *x, enum cairn_status mine, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int64_t missing = 0;
+
+    if (mine == CAIRN_OK && x->ctx->world->rank == 0)
+        mine = cairn_units_missing(x->units, &missing, err);
+    TRY(cairn_ranks_tell(x->ctx, "what is missing", mine, &missing, sizeof missing, err));
+    if (missing) {
+        x->ctx->partial = 1;
+        goto out;
+    }
+    x->whole = 1;
+    x->divided = 0;
+    TRY(candidates_run(x, 0, err));
+    TRY(cairn_units_finish(x->units, err));
 out:
     return st;
 }
@@ -265,7 +433,7 @@ static enum cairn_status list_run(struct rollout *x, struct cairn_error *err)
     for (;;) {
         struct cairn_units_counts c;
 
-        TRY(candidates_add(x, n, err));
+        TRY(cairn_ranks_agree(x->ctx, "candidates", candidates_add(x, n, err), err));
         TRY(candidates_run(x, begin, err));
         if (!x->dynamic)
             break;
@@ -279,13 +447,16 @@ static enum cairn_status list_run(struct rollout *x, struct cairn_error *err)
                 TRY(cairn_fail(err, CAIRN_EDATA,
                                "no group with mixed verdicts among %lld (%lld all right, %lld all wrong) after %d refills: nothing to learn from",
                                (long long)c.groups, (long long)c.all_right, (long long)c.all_wrong, x->rounds));
-            cairn_warn("step %lld: %lld of %lld groups have mixed verdicts after %d refills; going on with those", (long long)x->ctx->link.step,
-                       (long long)c.kept, (long long)x->how.groups, x->rounds);
+            if (x->ctx->world->rank == 0)
+                cairn_warn("step %lld: %lld of %lld groups have mixed verdicts after %d refills; going on with those",
+                           (long long)x->ctx->link.step, (long long)c.kept, (long long)x->how.groups, x->rounds);
             break;
         }
         x->rounds++;
     }
-    TRY(cairn_units_finish(x->units, err));
+    st = cairn_units_finish(x->units, err);
+    if (x->ctx->tasks > 1)
+        TRY(others_run(x, st, err));
 out:
     return st;
 }
@@ -322,7 +493,7 @@ static enum cairn_status content_set(struct rollout *x, struct cairn_error *err)
         cairn_stage_metric(x->ctx, "dynamic/surplus", (double)c.surplus);
     }
     cairn_stage_info(x->ctx, "tokens/total", (double)c.tokens);
-    cairn_stage_info(x->ctx, "tokens/per_second", x->sampling_s > 0 ? (double)x->sampled / x->sampling_s : 0);
+    cairn_stage_info(x->ctx, "tokens/per_second", x->sampling_s > 0 ? (double)x->sampled_all / x->sampling_s : 0);
     if (c.adopted && json_object_set_new(x->ctx->manifest->info, "adopted", json_integer(c.adopted)))
         TRY(CAIRN_NOMEM(err));
 out:
@@ -341,38 +512,54 @@ static void rollout_close(struct rollout *x)
     cairn_str_free(&x->text);
 }
 
-enum cairn_status cairn_rollout_work(struct cairn_stage_ctx *ctx, struct cairn_error *err)
+/* What a rank needs to know before the list of candidates can be made. */
+static enum cairn_status rollout_open(struct rollout *x, char **identity, struct cairn_error *err)
 {
-    struct rollout x = {.ctx = ctx, .recipe = ctx->run->recipe};
+    struct cairn_stage_ctx *ctx = x->ctx;
     struct cairn_units_opts uo;
     enum cairn_status st = CAIRN_OK;
-    char *identity = NULL;
 
-    TRY(cairn_rollout_how(&x.how, x.recipe, &ctx->link, err));
-    x.dynamic = !ctx->link.eval && cairn_recipe_has(x.recipe, "rollout.dynamic");
-    TRY(policy_open(&x, err));
-    TRY(prompts_open(&x, err));
+    TRY(cairn_rollout_how(&x->how, x->recipe, &ctx->link, err));
+    x->dynamic = !ctx->link.eval && cairn_recipe_has(x->recipe, "rollout.dynamic");
+    if (x->dynamic && ctx->tasks > 1)
+        TRY(cairn_recipe_fail(x->recipe, "rollout.dynamic", err,
+                              "which candidates there are depends on verdicts about earlier ones, so independent tasks cannot share a step; use ranks "
+                              "(rollout.parallel.dp)"));
+    TRY(policy_open(x, err));
+    TRY(prompts_open(x, err));
     if (!ctx->link.eval)
-        TRY(cursor_open(&x, err));
-    identity = cairn_format("%s, %s", ctx->manifest->numerics, ctx->manifest->layout);
-    if (!identity)
+        TRY(cursor_open(x, err));
+    *identity = cairn_format("%s, %s", ctx->manifest->numerics, ctx->manifest->layout);
+    if (!*identity)
         TRY(CAIRN_NOMEM(err));
-    uo = (struct cairn_units_opts){.samples = x.how.samples,
-                                   .want = x.how.groups,
-                                   .dynamic = x.dynamic,
-                                   .sampled = x.how.truncates,
-                                   .right = cairn_recipe_f64(x.recipe, "score.reward.right"),
-                                   .wrong = cairn_recipe_f64(x.recipe, "score.reward.wrong"),
-                                   .truncated_zero = !strcmp(cairn_recipe_str(x.recipe, "score.reward.truncated"), "zero"),
-                                   .identity = identity,
+    uo = (struct cairn_units_opts){.samples = x->how.samples,
+                                   .want = x->how.groups,
+                                   .dynamic = x->dynamic,
+                                   .sampled = x->how.truncates,
+                                   .right = cairn_recipe_f64(x->recipe, "score.reward.right"),
+                                   .wrong = cairn_recipe_f64(x->recipe, "score.reward.wrong"),
+                                   .truncated_zero = !strcmp(cairn_recipe_str(x->recipe, "score.reward.truncated"), "zero"),
+                                   .identity = *identity,
                                    .dir = ctx->dir,
                                    .attempt = ctx->attempt,
                                    .manifest = ctx->manifest,
                                    .grade = grade,
-                                   .arg = &x};
-    TRY(cairn_units_create(&x.units, &uo, err));
+                                   .arg = x};
+    TRY(cairn_units_create(&x->units, &uo, err));
+out:
+    return st;
+}
+
+enum cairn_status cairn_rollout_work(struct cairn_stage_ctx *ctx, struct cairn_error *err)
+{
+    struct rollout x = {.ctx = ctx, .recipe = ctx->run->recipe};
+    enum cairn_status st = CAIRN_OK;
+    char *identity = NULL;
+
+    TRY(cairn_ranks_agree(ctx, "policy and prompts", rollout_open(&x, &identity, err), err));
     TRY(list_run(&x, err));
-    TRY(content_set(&x, err));
+    if (!ctx->partial)
+        TRY(content_set(&x, err));
 out:
     free(identity);
     rollout_close(&x);

@@ -1,15 +1,9 @@
 /* units.c - collecting responses, judging groups, writing and adopting units (units.h). */
 #include "stages/rollout/units.h"
 
-#include <fcntl.h>
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/checked.h"
-#include "base/file.h"
 #include "base/str.h"
 
 struct sample {
@@ -28,6 +22,7 @@ struct group {
     double least, most;    /* dynamic: raw rewards */
     uint8_t right;         /* dynamic: verdict of sample 0 */
     uint8_t judged, used;  /* used: known when everything before it is judged */
+    uint8_t adopted, told; /* taken over from another attempt; came out in cairn_units_news, or from there */
     int64_t tokens, capped;
 };
 
@@ -37,6 +32,7 @@ struct cairn_units {
     struct group *group;
     int64_t n, room;
     uint8_t *written;      /* [units] */
+    uint8_t *elsewhere;    /* [units] somebody else makes it */
     int64_t units_room;
     int64_t known;         /* groups at the beginning whose `used` is known */
     int64_t kept;          /* of those */
@@ -79,6 +75,7 @@ void cairn_units_destroy(struct cairn_units *u)
         samples_drop(u, &u->group[i]);
     free(u->group);
     free(u->written);
+    free(u->elsewhere);
     free(u->table);
     free(u->identity);
     free(u->dir);
@@ -114,6 +111,17 @@ static enum cairn_status table_grow(struct cairn_units *u, struct cairn_error *e
     return CAIRN_OK;
 }
 
+static enum cairn_status flags_grow(uint8_t **flags, int64_t n, int64_t room, struct cairn_error *err)
+{
+    uint8_t *p = realloc(*flags, (size_t)room);
+
+    if (!p)
+        return CAIRN_NOMEM(err);
+    memset(p + n, 0, (size_t)(room - n));
+    *flags = p;
+    return CAIRN_OK;
+}
+
 enum cairn_status cairn_units_add(struct cairn_units *u, int64_t prompt_id, struct cairn_ids *ids, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -130,12 +138,9 @@ enum cairn_status cairn_units_add(struct cairn_units *u, int64_t prompt_id, stru
     }
     if (u->n / CAIRN_UNIT_GROUPS >= u->units_room) {
         int64_t room = u->units_room ? 2 * u->units_room : 64;
-        uint8_t *p = realloc(u->written, (size_t)room);
 
-        if (!p)
-            TRY(CAIRN_NOMEM(err));
-        memset(p + u->units_room, 0, (size_t)(room - u->units_room));
-        u->written = p;
+        TRY(flags_grow(&u->written, u->units_room, room, err));
+        TRY(flags_grow(&u->elsewhere, u->units_room, room, err));
         u->units_room = room;
     }
     if (2 * (u->n + 1) > u->slots)
@@ -174,6 +179,16 @@ int cairn_units_repeat(const struct cairn_units *u, int64_t group)
 int cairn_units_whole(const struct cairn_units *u, int64_t group)
 {
     return u->group[group].judged;
+}
+
+void cairn_units_leave(struct cairn_units *u, int64_t unit, int elsewhere)
+{
+    u->elsewhere[unit] = elsewhere != 0;
+}
+
+int cairn_units_ours(const struct cairn_units *u, int64_t group)
+{
+    return !u->elsewhere[group / CAIRN_UNIT_GROUPS];
 }
 
 int cairn_units_count(const struct cairn_units *u)
@@ -346,7 +361,7 @@ static enum cairn_status unit_try(struct cairn_units *u, int64_t unit, struct ca
 {
     int64_t end = unit_end(u, unit);
 
-    if (u->written[unit])
+    if (u->written[unit] || u->elsewhere[unit])
         return CAIRN_OK;
     for (int64_t g = unit * CAIRN_UNIT_GROUPS; g < end; g++)
         if (!u->group[g].judged)
@@ -385,6 +400,20 @@ static enum cairn_status sample_put(struct cairn_units *u, struct group *g, cons
     return CAIRN_OK;
 }
 
+/* Dynamic: writes what became whole since the groups from `known` on are known. */
+static enum cairn_status units_advance(struct cairn_units *u, int64_t known, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    for (int64_t unit = known / CAIRN_UNIT_GROUPS; unit < cairn_units_count(u); unit++) {
+        if ((unit + 1) * CAIRN_UNIT_GROUPS > u->n || unit * CAIRN_UNIT_GROUPS >= u->known)
+            break;
+        TRY(unit_try(u, unit, err));
+    }
+out:
+    return st;
+}
+
 enum cairn_status cairn_units_put(struct cairn_units *u, const struct cairn_response *r, struct cairn_error *err)
 {
     struct group *g = &u->group[r->tag];
@@ -396,16 +425,10 @@ enum cairn_status cairn_units_put(struct cairn_units *u, const struct cairn_resp
         goto out;
     TRY(judge(u, g, err));
     decide(u);
-    if (!u->o.dynamic)
-        known = r->tag;
-    /* what became whole just now: the group's own unit, or all units over groups that became known */
-    for (unit = known / CAIRN_UNIT_GROUPS; unit < cairn_units_count(u); unit++) {
-        if ((unit + 1) * CAIRN_UNIT_GROUPS > u->n || (u->o.dynamic && unit * CAIRN_UNIT_GROUPS >= u->known))
-            break;
+    if (u->o.dynamic)
+        TRY(units_advance(u, known, err));
+    else if ((unit + 1) * CAIRN_UNIT_GROUPS <= u->n)
         TRY(unit_try(u, unit, err));
-        if (!u->o.dynamic)
-            break;
-    }
 out:
     return st;
 }
@@ -417,7 +440,7 @@ enum cairn_status cairn_units_finish(struct cairn_units *u, struct cairn_error *
     decide(u);
     for (int64_t unit = 0; unit < cairn_units_count(u); unit++) {
         TRY(unit_try(u, unit, err));
-        if (!u->written[unit])
+        if (!u->written[unit] && !u->elsewhere[unit])
             TRY(CAIRN_BUG(err, "a unit with missing rollouts at the end of the list"));
     }
 out:
@@ -425,34 +448,6 @@ out:
 }
 
 /* ---- adopting ------------------------------------------------------------------------------------------------------- */
-
-/* A column of a shard that is not committed yet; its file was checked as a whole when it was adopted. */
-static enum cairn_status column_read(const struct cairn_units *u, const struct cairn_shard_entry *e, int64_t unit, const char *column,
-                                     enum cairn_dtype dtype, int64_t want, void *out, struct cairn_error *err)
-{
-    enum cairn_status st = CAIRN_OK;
-    const struct cairn_slice *s = NULL;
-    char name[96], *path = cairn_path_join(u->dir, e->file);
-    int fd = -1;
-
-    if (!path)
-        TRY(CAIRN_NOMEM(err));
-    snprintf(name, sizeof name, "%s.%06lld", column, (long long)unit);
-    for (int i = 0; i < e->nslices; i++)
-        if (!strcmp(e->slices[i].name, name))
-            s = &e->slices[i];
-    if (!s || s->dtype != dtype || s->ndim != 1 || s->local[0] != want)
-        TRY(cairn_fail(err, CAIRN_EDATA, "%s: no column %s of %lld elements", path, name, (long long)want));
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        TRY(cairn_fail_errno(err, errno, "open %s", path));
-    TRY(cairn_fd_pread_all(fd, out, (size_t)want * cairn_dtype_size(dtype), s->at, path, err));
-out:
-    if (fd >= 0)
-        close(fd);
-    free(path);
-    return st;
-}
 
 /* What later groups and the counts need to know of an adopted unit. */
 static enum cairn_status unit_read(struct cairn_units *u, const struct cairn_shard_entry *e, int64_t unit, struct cairn_error *err)
@@ -465,11 +460,11 @@ static enum cairn_status unit_read(struct cairn_units *u, const struct cairn_sha
 
     if (!offsets || !prompt || !length || !finish || !verdict)
         TRY(CAIRN_NOMEM(err));
-    TRY(column_read(u, e, unit, "offsets", CAIRN_I64, n + 1, offsets, err));
-    TRY(column_read(u, e, unit, "prompt_id", CAIRN_I64, n, prompt, err));
-    TRY(column_read(u, e, unit, "prompt_length", CAIRN_I32, n, length, err));
-    TRY(column_read(u, e, unit, "finish", CAIRN_U8, n, finish, err));
-    TRY(column_read(u, e, unit, "verdict", CAIRN_U8, n, verdict, err));
+    TRY(cairn_unit_column(u->dir, e, (int)unit, "offsets", CAIRN_I64, n + 1, offsets, err));
+    TRY(cairn_unit_column(u->dir, e, (int)unit, "prompt_id", CAIRN_I64, n, prompt, err));
+    TRY(cairn_unit_column(u->dir, e, (int)unit, "prompt_length", CAIRN_I32, n, length, err));
+    TRY(cairn_unit_column(u->dir, e, (int)unit, "finish", CAIRN_U8, n, finish, err));
+    TRY(cairn_unit_column(u->dir, e, (int)unit, "verdict", CAIRN_U8, n, verdict, err));
     for (int64_t i = 0; i < n; i++) {
         struct group *g = &u->group[begin + i / u->o.samples];
 
@@ -478,7 +473,7 @@ static enum cairn_status unit_read(struct cairn_units *u, const struct cairn_sha
         result_add(u, g, (int)(i % u->o.samples), offsets[i + 1] - offsets[i] - length[i], finish[i], verdict[i]);
     }
     for (int64_t g = begin; g < end; g++) {
-        u->group[g].judged = u->group[g].used = 1; /* dynamic: decide() says */
+        u->group[g].judged = u->group[g].used = u->group[g].adopted = 1; /* used, dynamic: decide() says */
         u->group[g].missing = 0;
         cairn_ids_free(&u->group[g].ids);
     }
@@ -500,7 +495,7 @@ enum cairn_status cairn_units_adopt(struct cairn_units *u, int64_t begin, struct
         struct cairn_shard_entry *entry = NULL;
         char name[32], *identity;
 
-        if (u->written[unit] || u->group[unit * CAIRN_UNIT_GROUPS].judged)
+        if (u->elsewhere[unit] || u->written[unit] || u->group[unit * CAIRN_UNIT_GROUPS].judged)
             continue; /* its first groups were sampled by us, so nobody has written it */
         cairn_unit_name((int)unit, name);
         identity = unit_identity(u, unit);
@@ -518,6 +513,98 @@ enum cairn_status cairn_units_adopt(struct cairn_units *u, int64_t begin, struct
         u->written[unit] = 1;
     }
     decide(u);
+out:
+    return st;
+}
+
+struct search {
+    const struct cairn_units *u;
+    uint8_t *there; /* [units] */
+};
+
+static int search_one(void *arg, const char *name, const char *identity, int64_t epoch)
+{
+    struct search *s = arg;
+    int64_t unit;
+    char *want;
+
+    (void)epoch;
+    if (!cairn_starts_with(name, "unit-") || !cairn_parse_i64(name + 5, &unit) || unit < 0 || unit >= cairn_units_count(s->u) || s->there[unit])
+        return 0;
+    want = unit_identity(s->u, unit);
+    s->there[unit] = want && !strcmp(want, identity);
+    free(want);
+    return 0;
+}
+
+enum cairn_status cairn_units_missing(const struct cairn_units *u, int64_t *missing, struct cairn_error *err)
+{
+    struct search s = {u, calloc((size_t)cairn_units_count(u) + 1, 1)};
+    enum cairn_status st = CAIRN_OK;
+
+    if (!s.there)
+        return CAIRN_NOMEM(err);
+    TRY(cairn_attempt_each(u->o.attempt, search_one, &s, err));
+    *missing = 0;
+    for (int64_t unit = 0; unit < cairn_units_count(u); unit++)
+        *missing += !s.there[unit] && !u->group[unit * CAIRN_UNIT_GROUPS].judged;
+out:
+    free(s.there);
+    return st;
+}
+
+/* ---- ranks ---------------------------------------------------------------------------------------------------------- */
+
+/* A judged group, as ranks tell it. */
+struct news {
+    int64_t group, tokens, capped;
+    double least, most;
+    int32_t right, adopted;
+};
+
+enum cairn_status cairn_units_news(struct cairn_units *u, struct cairn_str *out, struct cairn_error *err)
+{
+    for (int64_t i = 0; i < u->n; i++) {
+        struct group *g = &u->group[i];
+        const struct news n = {i, g->tokens, g->capped, g->least, g->most, g->right, g->adopted};
+
+        if (!g->judged || g->told)
+            continue;
+        g->told = 1;
+        cairn_str_add(out, &n, sizeof n);
+    }
+    return out->oom ? CAIRN_NOMEM(err) : CAIRN_OK;
+}
+
+enum cairn_status cairn_units_learn(struct cairn_units *u, const char *p, size_t bytes, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int64_t known = u->known;
+
+    if (bytes % sizeof(struct news))
+        TRY(CAIRN_BUG(err, "news of another kind"));
+    for (size_t at = 0; at < bytes; at += sizeof(struct news)) {
+        struct group *g;
+        struct news n;
+
+        memcpy(&n, p + at, sizeof n);
+        if (n.group < 0 || n.group >= u->n || u->group[n.group].judged || u->group[n.group].sample)
+            TRY(CAIRN_BUG(err, "news of a group that is known or ours"));
+        g = &u->group[n.group];
+        g->tokens = n.tokens;
+        g->capped = n.capped;
+        g->least = n.least;
+        g->most = n.most;
+        g->right = n.right != 0;
+        g->adopted = n.adopted != 0;
+        g->judged = g->told = 1;
+        g->missing = 0;
+        cairn_ids_free(&g->ids);
+        u->adopted += g->adopted ? u->o.samples : 0;
+    }
+    decide(u);
+    if (u->o.dynamic)
+        TRY(units_advance(u, known, err));
 out:
     return st;
 }

@@ -6,11 +6,15 @@
  * Dynamic sampling: a group is kept if its raw rewards are mixed and fewer than `want` groups before it in the list are. So what is
  * kept depends on what stands before it only, and a unit can be written when everything before it is known.
  *
+ * Work that is split: a process says which units are made elsewhere, by other ranks or other tasks; it neither adopts nor writes those. Ranks tell
+ * each other how groups came out (news, learn), so that all know the whole list; tasks look for finished shards (missing).
+ *
  * Memory: owned; responses of a unit are dropped when it is written.
  */
 #ifndef CAIRN_STAGES_ROLLOUT_UNITS_H
 #define CAIRN_STAGES_ROLLOUT_UNITS_H
 
+#include "base/str.h"
 #include "ckpt/attempt.h"
 #include "ckpt/manifest.h"
 #include "stages/common/rollouts.h"
@@ -62,6 +66,16 @@ enum cairn_status cairn_units_put(struct cairn_units *u, const struct cairn_resp
 /* All groups are whole and the list is at its end: writes what is left. */
 enum cairn_status cairn_units_finish(struct cairn_units *u, struct cairn_error *err);
 int cairn_units_count(const struct cairn_units *u);
+
+/* 1: somebody else makes the unit, 0 (at first): we do. */
+void cairn_units_leave(struct cairn_units *u, int64_t unit, int elsewhere);
+int cairn_units_ours(const struct cairn_units *u, int64_t group);
+/* Appends how groups came out that became whole here since the last call, for cairn_units_learn of the other ranks. */
+enum cairn_status cairn_units_news(struct cairn_units *u, struct cairn_str *out, struct cairn_error *err);
+/* What another rank appended. Units that can be written now are. */
+enum cairn_status cairn_units_learn(struct cairn_units *u, const char *p, size_t bytes, struct cairn_error *err);
+/* Units of the list that are neither whole here nor lie finished in any attempt. */
+enum cairn_status cairn_units_missing(const struct cairn_units *u, int64_t *missing, struct cairn_error *err);
 struct cairn_units_counts cairn_units_counts(const struct cairn_units *u);
 /* Prompts of mixed groups that were not kept, in list order: malloc'ed *id of *n. */
 enum cairn_status cairn_units_surplus(const struct cairn_units *u, int64_t **id, int64_t *n, struct cairn_error *err);

@@ -7,6 +7,7 @@ int main(int argc, char **argv)
         .stage = CAIRN_STAGE_SCORE,
         .doc = "Grades the rollouts of step N and makes advantages.\v"
                "Examples:\n  cairn-score /tmp/tiny --step 1\n  cairn-score /tmp/tiny --step 20 --eval heldout",
+        .splits = 1,
         .wants_graders = 1,
         .work = cairn_score_work,
         .after = cairn_score_after,

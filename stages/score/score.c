@@ -118,10 +118,16 @@ static enum cairn_advantage advantage_kind(const struct cairn_recipe *r)
 enum cairn_status cairn_score_rewards(struct cairn_scores_table *s, const struct cairn_rollouts *r, const struct cairn_score_opts *o,
                                       struct cairn_error *err)
 {
+    return cairn_score_rewards_of(s, r, 0, r->n, o, err);
+}
+
+enum cairn_status cairn_score_rewards_of(struct cairn_scores_table *s, const struct cairn_rollouts *r, int64_t begin, int64_t end,
+                                         const struct cairn_score_opts *o, struct cairn_error *err)
+{
     struct cairn_reward_opts ro = reward_opts(o);
     int masked = cairn_recipe_bool(o->recipe, "score.mask_truncated");
     double clamp = cairn_recipe_has(o->recipe, "score.clamp") ? cairn_recipe_f64(o->recipe, "score.clamp") : 0;
-    size_t n = (size_t)r->n + 1;
+    size_t n = (size_t)(end - begin) + 1;
     int64_t *group = calloc(n, sizeof *group), *who = calloc(n, sizeof *who), used = 0;
     double *shaped = calloc(n, sizeof *shaped);
     enum cairn_status st = CAIRN_OK;
@@ -129,7 +135,7 @@ enum cairn_status cairn_score_rewards(struct cairn_scores_table *s, const struct
     if (!group || !who || !shaped)
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_reward_check(&ro, err));
-    for (int64_t i = 0; i < r->n; i++) {
+    for (int64_t i = begin; i < end; i++) {
         int truncated = r->finish[i] == CAIRN_FINISH_LENGTH;
         double raw = cairn_reward_raw(&ro, s->verdict[i], truncated), penalty = cairn_reward_penalty(&ro, cairn_rollout_length(r, i));
 

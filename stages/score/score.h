@@ -31,6 +31,9 @@ enum cairn_status cairn_score_grade(struct cairn_scores_table *s, const struct c
 /* reward, penalty, advantage, mask of all, from the verdicts. Advantages are made among used rollouts; others get 0 and mask 0. */
 enum cairn_status cairn_score_rewards(struct cairn_scores_table *s, const struct cairn_rollouts *r, const struct cairn_score_opts *o,
                                       struct cairn_error *err);
+/* The same for rollouts [begin, end), which must be whole groups. */
+enum cairn_status cairn_score_rewards_of(struct cairn_scores_table *s, const struct cairn_rollouts *r, int64_t begin, int64_t end,
+                                         const struct cairn_score_opts *o, struct cairn_error *err);
 /* Metrics (names of the objective's section 7) of the used rollouts: new reference, NULL without memory. */
 json_t *cairn_score_metrics(const struct cairn_scores_table *s, const struct cairn_rollouts *r);
 
