@@ -29,6 +29,7 @@ void cairn_signals_install(void)
     sigemptyset(&sa.sa_mask);
     for (size_t i = 0; i < sizeof stops / sizeof *stops; i++)
         sigaction(stops[i], &sa, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a failed write with a sentence, not a death */
 }
 
 void cairn_signals_reset(void)

@@ -1,7 +1,7 @@
 /* signals.h - "stop soon": SIGTERM, SIGUSR1 (and SIGINT) set one flag, which every loop polls.
  *
  * Handlers do nothing else. A second signal changes nothing. Installed once, first thing in main. Forked graders
- * get default handlers back through cairn_signals_reset.
+ * get default handlers back through cairn_signals_reset. SIGXFSZ is ignored: a limit of file sizes is an error of write.
  */
 #ifndef CAIRN_BASE_SIGNALS_H
 #define CAIRN_BASE_SIGNALS_H

@@ -24,7 +24,7 @@ enum cairn_status cairn_fail(struct cairn_error *err, enum cairn_status code, co
 
 enum cairn_status cairn_fail_errno(struct cairn_error *err, int errnum, const char *fmt, ...)
 {
-    enum cairn_status code = errnum == ENOSPC || errnum == EDQUOT ? CAIRN_ENOSPACE : CAIRN_EIO;
+    enum cairn_status code = errnum == ENOSPC || errnum == EDQUOT || errnum == EFBIG ? CAIRN_ENOSPACE : CAIRN_EIO;
 
     if (err) {
         char text[sizeof err->text];

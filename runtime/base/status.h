@@ -31,8 +31,8 @@ struct cairn_error {
 enum cairn_status cairn_fail(struct cairn_error *err, enum cairn_status code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The same for a failed system call: adds strerror(errnum); ENOSPC and EDQUOT become CAIRN_ENOSPACE,
- * everything else CAIRN_EIO. */
+/* The same for a failed system call: adds strerror(errnum); ENOSPC, EDQUOT and EFBIG (a limit of file sizes)
+ * become CAIRN_ENOSPACE, everything else CAIRN_EIO. */
 enum cairn_status cairn_fail_errno(struct cairn_error *err, int errnum, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -25,6 +25,7 @@ static void sentences(void **state)
     assert_int_equal(cairn_fail_errno(&err, ENOSPC, "write %s", "x"), CAIRN_ENOSPACE);
     assert_string_equal(err.text, "write x: No space left on device");
     assert_int_equal(cairn_fail_errno(&err, EDQUOT, "x"), CAIRN_ENOSPACE);
+    assert_int_equal(cairn_fail_errno(&err, EFBIG, "x"), CAIRN_ENOSPACE);
     assert_int_equal(cairn_fail_errno(&err, EACCES, "x"), CAIRN_EIO);
     assert_int_equal(cairn_fail(NULL, CAIRN_EBUG, "x"), CAIRN_EBUG);
     assert_int_equal(cairn_fail_errno(NULL, ENOSPC, "x"), CAIRN_ENOSPACE);
