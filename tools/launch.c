@@ -1,7 +1,9 @@
-/* launch.c - fork, exec, wait (launch.h). */
+/* launch.c - fork, exec, wait (launch.h), for as many processes as a link has tasks. */
 #include "tools/launch.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,25 +30,74 @@ int64_t cairn_launch_ranks(const struct cairn_run *run, const struct cairn_link 
     return n;
 }
 
-/* In the child; never returns. */
-static void stage_exec(const struct cairn_run *run, const struct cairn_link *l, int quiet, int64_t ranks, pid_t parent, const sigset_t *mask)
+int64_t cairn_launch_tasks(const struct cairn_run *run, const struct cairn_link *l)
 {
-    const char *install = cairn_install_dir(), *argv[16];
-    char name[64], step[32], np[32], *bin = install ? cairn_path_join(install, "bin") : NULL, *path;
+    const char *key = l->stage == CAIRN_STAGE_ROLLOUT ? "rollout.tasks" : l->stage == CAIRN_STAGE_SCORE ? "score.tasks" : NULL;
+
+    return key ? cairn_recipe_i64(run->recipe, key) : 1;
+}
+
+static int cores(void)
+{
+    cpu_set_t set;
+
+    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}
+
+/* One process of a link, or one mpirun. */
+struct child {
+    const struct cairn_run *run;
+    const struct cairn_link *link;
+    int quiet;
+    int64_t ranks, task, tasks; /* tasks 1: the whole link */
+    int64_t threads;            /* 0: as the recipe says */
+    pid_t pid;                  /* 0: it has ended, with status */
+    int status;
+};
+
+/* What Open MPI asks of somebody who means it; other launchers do not look. Its ranks are ours to place (threads roam over all cores), and its
+ * paragraphs about an exit code that is a sentence of ours already are kept back. */
+static void mpirun_prepare(int64_t ranks)
+{
+    int null = open("/dev/null", O_RDONLY);
+
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
+    setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 0);
+    setenv("PRTE_MCA_hwloc_default_binding_policy", "none", 0);
+    setenv("OMPI_MCA_orte_execute_quiet", "1", 0);
+    if (ranks > cores() / 2) { /* a slot is a core for it, which may be two for us */
+        setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
+        setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+        setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 0);
+    }
+    setpgid(0, 0); /* Ctrl-C is for the one who started it: mpirun would kill its ranks within two seconds */
+    if (null >= 0)
+        dup2(null, 0); /* and from there it could not read the terminal */
+}
+
+/* In the child; never returns. */
+static void stage_exec(const struct child *c, pid_t parent, const sigset_t *mask)
+{
+    static const int stops[] = {SIGTERM, SIGUSR1, SIGINT};
+    const struct cairn_run *run = c->run;
+    const struct cairn_link *l = c->link;
+    const char *install = cairn_install_dir(), *argv[24];
+    sigset_t held = *mask;
+    char name[64], step[32], np[32], shard[64], threads[32], *bin = install ? cairn_path_join(install, "bin") : NULL, *path;
     int n = 0;
 
     snprintf(name, sizeof name, "cairn-%s", cairn_stage_name(l->stage));
     snprintf(step, sizeof step, "%lld", (long long)l->step);
-    snprintf(np, sizeof np, "%lld", (long long)ranks);
+    snprintf(np, sizeof np, "%lld", (long long)c->ranks);
+    snprintf(shard, sizeof shard, "%lld/%lld", (long long)c->task, (long long)c->tasks);
+    snprintf(threads, sizeof threads, "%lld", (long long)c->threads);
     path = bin ? cairn_path_join(bin, name) : NULL;
-    if (ranks > 1) {
+    if (c->ranks > 1) {
         argv[n++] = "mpirun";
         argv[n++] = "-np";
         argv[n++] = np;
-        /* What Open MPI asks of somebody who means it; other launchers do not look. */
-        setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
-        setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
-        setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
+        mpirun_prepare(c->ranks);
     }
     argv[n++] = path;
     argv[n++] = run->dir;
@@ -56,12 +107,22 @@ static void stage_exec(const struct cairn_run *run, const struct cairn_link *l, 
         argv[n++] = "--eval";
         argv[n++] = l->eval;
     }
-    if (quiet)
+    if (c->tasks > 1) {
+        argv[n++] = "--shard";
+        argv[n++] = shard;
+    }
+    if (c->threads) {
+        argv[n++] = "--threads";
+        argv[n++] = threads;
+    }
+    if (c->quiet)
         argv[n++] = "--quiet";
     argv[n] = NULL;
     cairn_signals_reset(); /* the stage installs its own handlers */
     signal(SIGCHLD, SIG_DFL);
-    sigprocmask(SIG_SETMASK, mask, NULL);
+    for (size_t i = 0; c->ranks == 1 && i < sizeof stops / sizeof *stops; i++)
+        sigaddset(&held, stops[i]); /* a stage lets them through once its handlers stand; mpirun expects them open */
+    sigprocmask(SIG_SETMASK, &held, NULL);
     errno = 0;
     if (path && !prctl(PR_SET_PDEATHSIG, SIGKILL) && getppid() == parent)
         execvp(argv[0], (char **)argv);
@@ -71,27 +132,45 @@ static void stage_exec(const struct cairn_run *run, const struct cairn_link *l, 
 
 static void on_child(int signo)
 {
-    (void)signo; /* there is one to wait for: sigsuspend returns */
+    (void)signo; /* there is somebody to wait for: sigsuspend returns */
 }
 
-/* Waits for pid; passes one stop on. Stops and SIGCHLD are blocked but for the sleep, so that none slips in between. */
-static enum cairn_status child_wait(pid_t pid, const sigset_t *open, int *status, struct cairn_error *err)
+/* mpirun takes SIGTERM for "kill them"; SIGUSR1 it passes on. */
+static void stop_all(const struct child *c, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (c[i].pid)
+            kill(c[i].pid, c[i].ranks > 1 ? SIGUSR1 : SIGTERM);
+}
+
+/* Waits for all; passes one stop on, and stops the others when one has failed. Stops and SIGCHLD are blocked but for the sleep, so that none slips
+ * in between. */
+static enum cairn_status children_wait(struct child *c, int64_t n, const sigset_t *mask, struct cairn_error *err)
 {
     int told = 0;
 
     for (;;) {
-        pid_t got = waitpid(pid, status, WNOHANG);
+        int64_t open = 0;
+        int failed = 0;
 
-        if (got == pid)
+        for (int64_t i = 0; i < n; i++) {
+            pid_t got = c[i].pid ? waitpid(c[i].pid, &c[i].status, WNOHANG) : 0;
+
+            if (got < 0 && errno != EINTR)
+                return cairn_fail_errno(err, errno, "waitpid");
+            if (got > 0)
+                c[i].pid = 0;
+            open += c[i].pid != 0;
+            failed |= !c[i].pid && c[i].status;
+        }
+        if (!open)
             return CAIRN_OK;
-        if (got < 0 && errno != EINTR)
-            return cairn_fail_errno(err, errno, "waitpid");
-        if (cairn_stop_requested() && !told) {
-            kill(pid, SIGTERM);
+        if ((failed || cairn_stop_requested()) && !told) {
+            stop_all(c, n);
             told = 1;
             continue;
         }
-        sigsuspend(open);
+        sigsuspend(mask);
     }
 }
 
@@ -106,6 +185,11 @@ static int code_known(int code)
     return 0;
 }
 
+static int from_outside(int signo)
+{
+    return signo == SIGKILL || signo == SIGTERM || signo == SIGINT || signo == SIGUSR1 || signo == SIGHUP;
+}
+
 static enum cairn_status verdict(const struct cairn_run *run, const struct cairn_link *l, int status, struct cairn_error *err)
 {
     const char *stage = cairn_stage_name(l->stage);
@@ -115,8 +199,9 @@ static enum cairn_status verdict(const struct cairn_run *run, const struct cairn
 
     if (!link)
         return CAIRN_NOMEM(err);
-    if (code < 0)
-        st = cairn_fail(err, CAIRN_EBUG, "%s: cairn-%s was killed by signal %d (%s); run again to go on", link, stage, WTERMSIG(status),
+    if (code < 0) /* from outside (an administrator, the kernel out of memory), or by a fault of its own */
+        st = cairn_fail(err, from_outside(WTERMSIG(status)) ? CAIRN_EAGAIN : CAIRN_EBUG,
+                        "%s: cairn-%s was killed by signal %d (%s); run again to go on", link, stage, WTERMSIG(status),
                         strsignal(WTERMSIG(status)));
     else if (code == CAIRN_EAGAIN)
         st = cairn_fail(err, CAIRN_EAGAIN, "%s: stopped early; run again to go on", link);

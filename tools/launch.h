@@ -12,8 +12,8 @@
 /* Ranks that the recipe's layout gives the link's stage. */
 int64_t cairn_launch_ranks(const struct cairn_run *run, const struct cairn_link *l);
 
-/* CAIRN_OK: the link is committed. Else the stage's exit code, with a sentence that names step and stage: CAIRN_EAGAIN when it stopped early,
- * CAIRN_EBUG when a signal ended it, when its code is none of ours, or when it said done and committed nothing. quiet: no progress. */
+/* CAIRN_OK: the link is committed. Else the stage's exit code, with a sentence that names step and stage: CAIRN_EAGAIN when it stopped early
+ * or was killed from outside, CAIRN_EBUG when a fault ended it, when its code is none of ours, or when it said done and committed nothing. quiet: no progress. */
 enum cairn_status cairn_launch(const struct cairn_run *run, const struct cairn_link *l, int quiet, struct cairn_error *err);
 
 #endif

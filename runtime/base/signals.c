@@ -22,6 +22,7 @@ static void on_stop(int signo)
 void cairn_signals_install(void)
 {
     struct sigaction sa;
+    sigset_t open;
 
     memset(&sa, 0, sizeof sa);
     sa.sa_handler = on_stop;
@@ -30,6 +31,11 @@ void cairn_signals_install(void)
     for (size_t i = 0; i < sizeof stops / sizeof *stops; i++)
         sigaction(stops[i], &sa, NULL);
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a failed write with a sentence, not a death */
+    /* Who starts us may have kept them back until here, so that none comes between exec and now. */
+    sigemptyset(&open);
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++)
+        sigaddset(&open, stops[i]);
+    sigprocmask(SIG_UNBLOCK, &open, NULL);
 }
 
 void cairn_signals_reset(void)

@@ -6,7 +6,7 @@
 #ifndef CAIRN_BASE_SIGNALS_H
 #define CAIRN_BASE_SIGNALS_H
 
-void cairn_signals_install(void);
+void cairn_signals_install(void); /* and lets them through, if they were blocked */
 void cairn_signals_reset(void); /* in a forked child: default actions, flag cleared */
 int cairn_stop_requested(void); /* number of the first signal that asked, or 0 */
 void cairn_stop_request(int signo); /* as if it had come (a deadline, a test) */
