@@ -648,6 +648,14 @@ void lab_open(struct lab *lab, const char *build, int states)
         lab->steps = logs_check(dir, 0, why);
         if (!lab_finished(lab, dir, 0, why))
             lab_die("the undisturbed run: %s", why);
+        lab_remove(dir);
+        lab->whole_s = lab_now();
+        lab_run(lab, &x, &end);
+        if (end.code)
+            lab_die("run ended with %d: %s", end.code, end.last);
+        lab->whole_s = lab_now() - lab->whole_s;
+        if (!lab_finished(lab, dir, 0, why))
+            lab_die("the undisturbed run: %s", why);
     }
     lab_remove(box);
     free(cairn);

@@ -29,6 +29,7 @@ struct lab {
     char *before[LAB_LINKS + 1];       /* the run directory before link i; [nlinks]: the finished run */
     char *digest, *listing;  /* of the finished run */
     int steps;               /* metrics lines of it */
+    double whole_s;          /* what `cairn run` takes from nothing to the end */
 };
 
 void lab_die(const char *fmt, ...) __attribute__((noreturn, format(printf, 1, 2)));

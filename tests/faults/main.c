@@ -38,6 +38,8 @@ static const struct part {
     const char *what;
 } parts[] = {
     {"points", faults_points, "every file operation of every stage fails, or is the last one"},
+    {"kills", faults_kills, "SIGKILL at random moments of whole runs"},
+    {"stops", faults_stops, "SIGTERM and SIGUSR1 at random moments of whole runs"},
 };
 #define PARTS ((int)(sizeof parts / sizeof *parts))
 

@@ -11,15 +11,16 @@
  *                            n=17          fire at the 17th counted call; 0: never
  *                            ops=MASK      which operations count (decimal mask of 1 << enum fault_op)
  *                            classes=MASK  which classes count
- *                            kind=K        none, kill, torn, errno, short, again, delay, lie
+ *                            kind=K        none, kill, torn, errno, short, again, delay, lie, stop
  *                            errno=E       for errno
  *                            on=1          from the n-th call on, not only there
  *                            ms=M          for delay
  *                            trace=1       write call lines
  *   CAIRN_FAULT_FREE     a directory that may be written to like root (its own scratch), "" for none
  *   CAIRN_FAULT_JOURNAL  a file to which every change of the file system below root is appended (journal.h)
+ *   CAIRN_FAULT_SKEW     seconds that are added to the wall clock
  *
- * kill: SIGKILL before the call. torn: half of a write, then SIGKILL. short: half of a read or write. again: EINTR once.
+ * kill: SIGKILL before the call. stop: SIGSTOP before it, until somebody sends SIGCONT. torn: half of a write, then SIGKILL. short: half of a read or write. again: EINTR once.
  * lie: the call does nothing and says it succeeded (fsync and fdatasync of a disk that lies).
  */
 #ifndef CAIRN_TESTS_FAULTS_PLAN_H
@@ -37,13 +38,13 @@ enum fault_class {
     CLASS_BASE, CLASS_DIR, CLASSES
 };
 
-enum fault_kind { KIND_NONE, KIND_KILL, KIND_TORN, KIND_ERRNO, KIND_SHORT, KIND_AGAIN, KIND_DELAY, KIND_LIE, KINDS };
+enum fault_kind { KIND_NONE, KIND_KILL, KIND_TORN, KIND_ERRNO, KIND_SHORT, KIND_AGAIN, KIND_DELAY, KIND_LIE, KIND_STOP, KINDS };
 
 static const char *const fault_op_name[OPS] = {"open", "create", "write", "read",  "sync", "link", "rename", "close",
                                                "mkdir", "trunc", "unlink", "stat", "list", "lock", "alloc"};
 static const char *const fault_class_name[CLASSES] = {"shard", "entry", "manifest", "epoch", "marker", "pin", "run",
                                                       "recipe", "files", "log", "lock", "base", "dir"};
-static const char *const fault_kind_name[KINDS] = {"none", "kill", "torn", "errno", "short", "again", "delay", "lie"};
+static const char *const fault_kind_name[KINDS] = {"none", "kill", "torn", "errno", "short", "again", "delay", "lie", "stop"};
 
 static inline int fault_digits(const char *p, const char *end)
 {

@@ -23,6 +23,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -46,6 +47,7 @@ static struct {
     int kind, on;
 } plan;
 static atomic_long counted, allocs;
+static long skew; /* seconds that are added to the wall clock */
 
 /* ---- telling ------------------------------------------------------------------------------------------------------ */
 
@@ -170,6 +172,9 @@ static enum fault_kind meet(enum fault_op op, const char *rel, size_t bytes)
         syscall(SYS_kill, syscall(SYS_getpid), SIGKILL);
         for (;;)
             syscall(SYS_pause);
+    case KIND_STOP:
+        syscall(SYS_kill, syscall(SYS_getpid), SIGSTOP);
+        return KIND_NONE;
     case KIND_DELAY: {
         struct timespec t = {plan.ms / 1000, plan.ms % 1000 * 1000000};
 
@@ -248,6 +253,8 @@ __attribute__((constructor)) static void begin(void)
         if (strstr(text, want))
             plan.kind = k;
     }
+    if (getenv("CAIRN_FAULT_SKEW"))
+        skew = strtol(getenv("CAIRN_FAULT_SKEW"), NULL, 10);
     active = 1;
 }
 
@@ -697,6 +704,36 @@ int closedir(DIR *d)
     if (fd >= 0 && fd < FDS)
         fd_rel[fd][0] = fd_abs[fd][0] = 0;
     return real(d);
+}
+
+/* ---- the wall clock --------------------------------------------------------------------------------------------------- */
+
+int clock_gettime(clockid_t id, struct timespec *t)
+{
+    int r = (int)syscall(SYS_clock_gettime, id, t);
+
+    if (!r && id == CLOCK_REALTIME)
+        t->tv_sec += skew;
+    return r;
+}
+
+int gettimeofday(struct timeval *restrict t, void *restrict zone)
+{
+    int r = (int)syscall(SYS_gettimeofday, t, zone);
+
+    if (!r)
+        t->tv_sec += skew;
+    return r;
+}
+
+time_t time(time_t *out)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    if (out)
+        *out = t.tv_sec;
+    return t.tv_sec;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------- */
