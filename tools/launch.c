@@ -34,7 +34,7 @@ int64_t cairn_launch_tasks(const struct cairn_run *run, const struct cairn_link 
 {
     const char *key = l->stage == CAIRN_STAGE_ROLLOUT ? "rollout.tasks" : l->stage == CAIRN_STAGE_SCORE ? "score.tasks" : NULL;
 
-    return key ? cairn_recipe_i64(run->recipe, key) : 1;
+    return key ? cairn_recipe_i64(cairn_run_recipe(run, l->step), key) : 1;
 }
 
 static int cores(void)
@@ -127,7 +127,7 @@ static void stage_exec(const struct child *c, pid_t parent, const sigset_t *mask
     if (path && !prctl(PR_SET_PDEATHSIG, SIGKILL) && getppid() == parent)
         execvp(argv[0], (char **)argv);
     fprintf(stderr, "cairn: cannot start %s: %s\n", path ? argv[0] : name, errno ? strerror(errno) : "its parent is gone");
-    _exit(CAIRN_EBUG);
+    _exit(c->ranks > 1 && errno == ENOENT ? CAIRN_EDEVICE : CAIRN_EBUG);
 }
 
 static void on_child(int signo)
@@ -190,41 +190,68 @@ static int from_outside(int signo)
     return signo == SIGKILL || signo == SIGTERM || signo == SIGINT || signo == SIGUSR1 || signo == SIGHUP;
 }
 
-static enum cairn_status verdict(const struct cairn_run *run, const struct cairn_link *l, int status, struct cairn_error *err)
+/* How one process ended; " --shard 2/5" is part of what it was called with. */
+static enum cairn_status verdict(const struct child *c, struct cairn_error *err)
 {
-    const char *stage = cairn_stage_name(l->stage);
-    char *link = cairn_link_relative(l);
-    int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    const char *stage = cairn_stage_name(c->link->stage);
+    char *link = cairn_link_relative(c->link), shard[64] = "";
+    int code = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : -1, signo = code < 0 ? WTERMSIG(c->status) : 0;
+    long long step = c->link->step;
     enum cairn_status st = CAIRN_OK;
 
     if (!link)
         return CAIRN_NOMEM(err);
-    if (code < 0) /* from outside (an administrator, the kernel out of memory), or by a fault of its own */
-        st = cairn_fail(err, from_outside(WTERMSIG(status)) ? CAIRN_EAGAIN : CAIRN_EBUG,
-                        "%s: cairn-%s was killed by signal %d (%s); run again to go on", link, stage, WTERMSIG(status),
-                        strsignal(WTERMSIG(status)));
+    if (c->tasks > 1)
+        snprintf(shard, sizeof shard, " --shard %lld/%lld", (long long)c->task, (long long)c->tasks);
+    if (c->ranks > 1 && code > 128 && code < 128 + 64) /* as mpirun tells that a rank was killed */
+        signo = code - 128;
+    if (signo) /* from outside (an administrator, the kernel out of memory), or by a fault of its own */
+        st = cairn_fail(err, from_outside(signo) ? CAIRN_EAGAIN : CAIRN_EBUG, "%s: %scairn-%s%s was killed by signal %d (%s); run again to go on", link,
+                        code > 0 ? "a rank of " : "", stage, shard, signo, strsignal(signo));
     else if (code == CAIRN_EAGAIN)
         st = cairn_fail(err, CAIRN_EAGAIN, "%s: stopped early; run again to go on", link);
     else if (code && code_known(code))
-        st = cairn_fail(err, (enum cairn_status)code, "%s: cairn-%s --step %lld ended with %d; its sentence stands above, and in %s/log/%s.jsonl",
-                        link, stage, (long long)l->step, code, run->dir, stage);
+        st = cairn_fail(err, (enum cairn_status)code, "%s: cairn-%s --step %lld%s ended with %d; its sentence stands above, and in %s/log/%s.jsonl",
+                        link, stage, step, shard, code, c->run->dir, stage);
+    else if (code && c->ranks > 1)
+        st = cairn_fail(err, CAIRN_EBUG, "%s: mpirun of %lld cairn-%s --step %lld%s ended with %d (OMPI_MCA_orte_execute_quiet=0 lets it say why)", link,
+                        (long long)c->ranks, stage, step, shard, code);
     else if (code)
-        st = cairn_fail(err, CAIRN_EBUG, "%s: cairn-%s --step %lld ended with %d, which is none of its exit codes", link, stage,
-                        (long long)l->step, code);
-    else if (!cairn_link_done(run, l))
+        st = cairn_fail(err, CAIRN_EBUG, "%s: cairn-%s --step %lld%s ended with %d, which is none of its exit codes", link, stage, step, shard, code);
+    else if (c->tasks == 1 && !cairn_link_done(c->run, c->link))
         st = cairn_fail(err, CAIRN_EBUG, "%s: cairn-%s said done, but nothing is committed", link, stage);
     free(link);
     return st;
 }
 
-enum cairn_status cairn_launch(const struct cairn_run *run, const struct cairn_link *l, int quiet, struct cairn_error *err)
+/* What is wrong with one goes before what was only stopped. */
+static enum cairn_status verdicts(const struct child *c, int64_t n, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    for (int64_t i = 0; i < n; i++) {
+        struct cairn_error why = {0};
+        enum cairn_status one = verdict(&c[i], &why);
+
+        if (one == CAIRN_OK || (st != CAIRN_OK && one == CAIRN_EAGAIN))
+            continue;
+        st = one;
+        if (err)
+            *err = why;
+        if (one != CAIRN_EAGAIN)
+            break;
+    }
+    return st;
+}
+
+/* Starts n processes and waits for them. */
+static enum cairn_status children_run(struct child *c, int64_t n, struct cairn_error *err)
 {
     static const int signals[] = {SIGTERM, SIGUSR1, SIGINT, SIGCHLD};
     struct sigaction child = {.sa_handler = on_child}, child_before;
     sigset_t block, before, open;
-    enum cairn_status st = CAIRN_OK;
-    pid_t parent = getpid(), pid;
-    int status = 0;
+    enum cairn_status st = CAIRN_OK, waited;
+    pid_t parent = getpid();
 
     sigemptyset(&block);
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
@@ -235,15 +262,49 @@ enum cairn_status cairn_launch(const struct cairn_run *run, const struct cairn_l
     open = before;
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         sigdelset(&open, signals[i]);
-    pid = fork();
-    if (pid == 0)
-        stage_exec(run, l, quiet, cairn_launch_ranks(run, l), parent, &open);
-    if (pid < 0)
-        TRY(cairn_fail_errno(err, errno, "fork"));
-    TRY(child_wait(pid, &open, &status, err));
-    TRY(verdict(run, l, status, err));
-out:
+    for (int64_t i = 0; i < n && st == CAIRN_OK; i++) {
+        pid_t pid = fork();
+
+        if (pid == 0)
+            stage_exec(&c[i], parent, &open);
+        if (pid < 0)
+            st = cairn_fail_errno(err, errno, "fork");
+        else
+            c[i].pid = pid;
+    }
+    if (st != CAIRN_OK)
+        stop_all(c, n);
+    waited = children_wait(c, n, &open, st == CAIRN_OK ? err : NULL);
+    st = st == CAIRN_OK ? waited : st;
     sigprocmask(SIG_SETMASK, &before, NULL);
     sigaction(SIGCHLD, &child_before, NULL);
+    return st == CAIRN_OK ? verdicts(c, n, err) : st;
+}
+
+enum cairn_status cairn_launch(const struct cairn_run *run, const struct cairn_link *l, int quiet, struct cairn_error *err)
+{
+    int done = cairn_link_done(run, l); /* then one process has a little to tidy up */
+    int64_t tasks = done ? 1 : cairn_launch_tasks(run, l);
+    const struct child whole = {.run = run, .link = l, .quiet = quiet, .ranks = done ? 1 : cairn_launch_ranks(run, l), .tasks = 1};
+    struct child *c = calloc((size_t)tasks, sizeof *c);
+    enum cairn_status st = CAIRN_OK;
+
+    if (!c)
+        TRY(CAIRN_NOMEM(err));
+    for (int64_t i = 0; i < tasks; i++) {
+        c[i] = whole;
+        c[i].task = i;
+        c[i].tasks = tasks;
+        c[i].quiet = quiet || i > 0; /* one bar */
+        if (tasks > 1 && !cairn_recipe_i64(cairn_run_recipe(run, l->step), "kernels.threads"))
+            c[i].threads = cores() > tasks * whole.ranks ? cores() / (tasks * whole.ranks) : 1;
+    }
+    TRY(children_run(c, tasks, err));
+    if (tasks > 1 && !cairn_link_done(run, l)) { /* two that were the last ones may have missed each other */
+        c[0] = whole;
+        TRY(children_run(c, 1, err));
+    }
+out:
+    free(c);
     return st;
 }

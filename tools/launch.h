@@ -1,8 +1,8 @@
 /* launch.h - start a stage executable for one link of a run on this machine and wait for it.
  *
- * One process, or under mpirun where the stage's layout has several ranks. The stage dies with its parent (PR_SET_PDEATHSIG), so that
- * kill -9 of the parent leaves nobody at work. A stop that is requested (base/signals.h) meanwhile is passed on as SIGTERM, to the
- * stage's process group.
+ * One process, or under mpirun where the stage's layout has several ranks; as many of these at once as the recipe gives it tasks. They die
+ * with their parent (PR_SET_PDEATHSIG; ranks when they lose mpirun), so that kill -9 of the parent leaves nobody at work. A stop that is requested
+ * (base/signals.h) meanwhile is passed on: as SIGTERM to a stage, as SIGUSR1 to mpirun, which hands it to its ranks.
  */
 #ifndef CAIRN_TOOLS_LAUNCH_H
 #define CAIRN_TOOLS_LAUNCH_H
@@ -11,6 +11,8 @@
 
 /* Ranks that the recipe's layout gives the link's stage. */
 int64_t cairn_launch_ranks(const struct cairn_run *run, const struct cairn_link *l);
+/* Independent processes that share the link's work. */
+int64_t cairn_launch_tasks(const struct cairn_run *run, const struct cairn_link *l);
 
 /* CAIRN_OK: the link is committed. Else the stage's exit code, with a sentence that names step and stage: CAIRN_EAGAIN when it stopped early
  * or was killed from outside, CAIRN_EBUG when a fault ended it, when its code is none of ours, or when it said done and committed nothing. quiet: no progress. */

@@ -168,8 +168,9 @@ static void bad_files(void **state)
         {WHOLE "run: {mode: resident}\n", "r.yaml:3:13: run.mode: resident: this build runs chained only"},
         {WHOLE "sync: {path: nccl}\n", "r.yaml:3:14: sync.path: nccl: this build hands over through files only"},
         {WHOLE "sync: {node_store: {path: s}}\n", "r.yaml:3:8: sync.node_store: this build keeps nothing on the node between jobs"},
-        {"model: {from: x}\nrun: {steps: 0}\nscore: {tasks: 2}\n",
-         "r.yaml:3:16: score.tasks: 2: this build scores a step in one process"},
+        {"model: {from: x}\nrun: {steps: 0}\nrollout: {tasks: 2, dynamic: {max_rounds: 3}}\n",
+         "r.yaml:3:18: rollout.tasks: 2: with rollout.dynamic the candidates depend on verdicts about earlier ones, which independent tasks "
+         "cannot know; use replicas (rollout.parallel.dp)"},
         {"model: {from: x, adapter: {modules: {o_proj: {rnk: 4}}}}\nrun: {steps: 0}\n",
          "r.yaml:1:47: unknown key \"model.adapter.modules.o_proj.rnk\"; nearest valid key: model.adapter.modules.o_proj.rank"},
     };
