@@ -1,7 +1,7 @@
-/* optimizer.c - one update: norm, clip, AdamW over two flat runs, publication.
+/* optimizer.c - one update: gradients together, norm, clip, AdamW over two flat runs, publication.
  *
- * The norm is taken tensor by tensor in table order (one sum of squares each, added ascending on the host in double), so that it does
- * not depend on how parameters lie in memory. Clipping multiplies by grad_clip / norm where norm > grad_clip; it goes into the
+ * The norm is taken piece by piece (shares.h; one sum of squares each, added ascending on the host in double), so that it does not depend on
+ * who has which piece. Gradients travel in stretches, so that what is in the mail is bounded whatever the model's size. Clipping multiplies by grad_clip / norm where norm > grad_clip; it goes into the
  * update as grad_scale and the gradients stay as they are. Two calls of AdamW: with weight decay and without (params.c lays them out so).
  *
  * Touches no tensor memory: ops and host copies of the sums only.
@@ -12,24 +12,52 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum cairn_status cairn_optimizer_create(struct cairn_optimizer *out, const struct cairn_param_table *t, struct cairn_compute *k,
-                                         struct cairn_error *err)
-{
-    enum cairn_status st = CAIRN_OK;
-    struct cairn_optimizer o;
+#define STRETCH ((int64_t)1 << 22) /* elements for all ranks together that are under way at a time */
 
-    memset(&o, 0, sizeof(o));
-    o.k = k;
-    o.table = t;
-    TRY(cairn_store_create(&o.master, t, k->dev, 1, err));
-    TRY(cairn_store_create(&o.m, t, k->dev, 1, err));
-    TRY(cairn_store_create(&o.v, t, k->dev, 1, err));
-    TRY(cairn_buffer_create(k->dev, ((size_t)t->count + 1) * sizeof(double), &o.sums, err));
+enum cairn_status cairn_optimizer_create_shared(struct cairn_optimizer *out, const struct cairn_param_table *t, struct cairn_compute *k,
+                                                struct cairn_channel *channel, struct cairn_error *err)
+{
+    const struct cairn_group *g = channel ? cairn_channel_group(channel) : NULL;
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_optimizer o = {.k = k, .table = t, .ranks = 1};
+
+    if (g && g->size > 1) {
+        o.channel = channel;
+        o.rank = g->rank;
+        o.ranks = g->size;
+    }
+    TRY(cairn_shares_create(&o.shares, t, err));
+    o.begin = cairn_shares_begin(&o.shares, o.ranks, o.rank);
+    o.end = cairn_shares_begin(&o.shares, o.ranks, o.rank + 1);
+    for (int i = 0; i < 3; i++) {
+        struct cairn_store *s = i == 0 ? &o.master : i == 1 ? &o.m : &o.v;
+
+        TRY(o.ranks > 1 ? cairn_store_create_share(s, t, &o.shares, o.ranks, o.rank, k->dev, err) : cairn_store_create(s, t, k->dev, 1, err));
+    }
+    TRY(cairn_buffer_create(k->dev, ((size_t)o.shares.pieces + 1) * sizeof(double), &o.sums, err));
+    if (o.ranks > 1) {
+        int64_t widest = 1;
+
+        for (int r = 0; r < o.ranks; r++) {
+            int64_t n = cairn_shares_begin(&o.shares, o.ranks, r + 1) - cairn_shares_begin(&o.shares, o.ranks, r);
+
+            widest = n > widest ? n : widest;
+        }
+        o.stretch = STRETCH / o.ranks > 4096 ? STRETCH / o.ranks : 4096;
+        o.stretch = o.stretch < widest ? o.stretch : widest;
+        TRY(cairn_buffer_create(k->dev, 2 * (size_t)o.ranks * (size_t)o.stretch * sizeof(float), &o.mail, err));
+    }
     *out = o;
     memset(&o, 0, sizeof(o));
 out:
     cairn_optimizer_free(&o);
     return st;
+}
+
+enum cairn_status cairn_optimizer_create(struct cairn_optimizer *out, const struct cairn_param_table *t, struct cairn_compute *k,
+                                         struct cairn_error *err)
+{
+    return cairn_optimizer_create_shared(out, t, k, NULL, err);
 }
 
 void cairn_optimizer_free(struct cairn_optimizer *o)
@@ -39,8 +67,16 @@ void cairn_optimizer_free(struct cairn_optimizer *o)
     cairn_store_free(&o->master);
     cairn_store_free(&o->m);
     cairn_store_free(&o->v);
+    cairn_shares_free(&o->shares);
     cairn_buffer_destroy(o->sums);
+    cairn_buffer_destroy(o->mail);
     memset(o, 0, sizeof(*o));
+}
+
+/* This rank's part of a store's flat run. */
+static struct cairn_tensor mine(const struct cairn_optimizer *o, const struct cairn_tensor *flat)
+{
+    return cairn_tensor_slice(flat, 0, o->begin, o->end - o->begin);
 }
 
 enum cairn_status cairn_optimizer_start(struct cairn_optimizer *o, const struct cairn_store *weights, struct cairn_error *err)
@@ -48,8 +84,10 @@ enum cairn_status cairn_optimizer_start(struct cairn_optimizer *o, const struct 
     enum cairn_status st = CAIRN_OK;
     struct cairn_stream *s = &o->k->stream;
 
-    if (o->master.flat.buf) {
-        TRY(cairn_tensor_copy(s, &o->master.flat, &weights->flat, err));
+    if (o->end > o->begin) {
+        const struct cairn_tensor from = mine(o, &weights->flat);
+
+        TRY(cairn_tensor_copy(s, &o->master.flat, &from, err));
         TRY(cairn_tensor_zero(s, &o->m.flat, err));
         TRY(cairn_tensor_zero(s, &o->v.flat, err));
         TRY(cairn_stream_wait(s, err));
@@ -83,51 +121,126 @@ static int no_decay(const struct cairn_param *p)
     return !p->decay || p->keep_f32;
 }
 
+/* Rows of each rank in stretch `at` of every share, and their sum. */
+static int64_t stretch_rows(const struct cairn_optimizer *o, int64_t at, int64_t *rows)
+{
+    int64_t sum = 0;
+
+    for (int r = 0; r < o->ranks; r++) {
+        int64_t n = cairn_shares_begin(&o->shares, o->ranks, r + 1) - cairn_shares_begin(&o->shares, o->ranks, r) - at;
+
+        rows[r] = n < 0 ? 0 : n < o->stretch ? n : o->stretch;
+        sum += rows[r];
+    }
+    return sum;
+}
+
+/* This rank's share of grads becomes the sum over ranks, added in rank order. */
+static enum cairn_status gradients_together(struct cairn_optimizer *o, struct cairn_store *grads, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_stream *s = &o->k->stream;
+    int64_t *rows = calloc(2 * (size_t)o->ranks, sizeof *rows), *own = rows ? rows + o->ranks : NULL, all;
+    struct cairn_tensor out, in;
+
+    if (!rows)
+        TRY(CAIRN_NOMEM(err));
+    for (int64_t at = 0; (all = stretch_rows(o, at, rows)) > 0; at += o->stretch) {
+        int64_t n = rows[o->rank], place = 0, got = n * o->ranks;
+
+        TRY(cairn_tensor_view(&out, o->mail, 0, CAIRN_F32, 1, &all, err));
+        TRY(cairn_tensor_view(&in, o->mail, (size_t)o->ranks * (size_t)o->stretch * sizeof(float), CAIRN_F32, 1, &got, err));
+        for (int r = 0; r < o->ranks; r++) {
+            const struct cairn_tensor to = cairn_tensor_slice(&out, 0, place, rows[r]);
+            const struct cairn_tensor from = cairn_tensor_slice(&grads->flat, 0, rows[r] ? cairn_shares_begin(&o->shares, o->ranks, r) + at : 0, rows[r]);
+
+            if (rows[r])
+                TRY(cairn_tensor_copy(s, &to, &from, err));
+            place += rows[r];
+            own[r] = n;
+        }
+        TRY(cairn_channel_alltoallv(o->channel, s, "gradients", &in, own, &out, rows, err));
+        for (int r = 0; n && r < o->ranks; r++) {
+            const struct cairn_tensor x = cairn_tensor_slice(&in, 0, r * n, n), y = cairn_tensor_slice(&grads->flat, 0, o->begin + at, n);
+
+            if (r)
+                TRY(o->k->ops.axpby(s, &(struct cairn_axpby){.x = x, .y = y, .a = 1, .b = 1}, err));
+            else
+                TRY(cairn_tensor_copy(s, &y, &x, err));
+        }
+    }
+out:
+    free(rows);
+    return st;
+}
+
+/* Sums of the pieces of all ranks into h (pieces). */
+static enum cairn_status piece_sums(struct cairn_optimizer *o, const struct cairn_store *grads, double *h, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int64_t pieces = o->shares.pieces, first = cairn_shares_first(&o->shares, o->ranks, o->rank),
+            end = cairn_shares_first(&o->shares, o->ranks, o->rank + 1), *rows = calloc((size_t)o->ranks, sizeof *rows);
+    struct cairn_tensor all;
+
+    if (!rows)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_tensor_view(&all, o->sums, 0, CAIRN_F64, 1, &pieces, err));
+    TRY(cairn_tensor_zero(&o->k->stream, &all, err));
+    for (int64_t q = first; q < end; q++) {
+        const struct cairn_piece *p = &o->shares.piece[q];
+        const struct cairn_sumsq a = {.x = cairn_tensor_slice(&grads->flat, 0, p->at, p->n), .out = cairn_tensor_slice(&all, 0, q, 1)};
+
+        TRY(o->k->ops.sumsq(&o->k->stream, &a, err));
+    }
+    if (o->ranks > 1) {
+        const struct cairn_tensor own = cairn_tensor_slice(&all, 0, first, end - first);
+
+        for (int r = 0; r < o->ranks; r++)
+            rows[r] = cairn_shares_first(&o->shares, o->ranks, r + 1) - cairn_shares_first(&o->shares, o->ranks, r);
+        TRY(cairn_channel_allgatherv(o->channel, &o->k->stream, "squares of gradients", &all, &own, rows, err));
+    }
+    TRY(cairn_tensor_get(&o->k->stream, &all, h, (size_t)pieces * sizeof *h, err));
+out:
+    free(rows);
+    return st;
+}
+
 static enum cairn_status gradient_norm(struct cairn_optimizer *o, const struct cairn_store *grads, double *norm, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    const struct cairn_param_table *t = o->table;
-    const int64_t count = t->count, one = 1;
-    struct cairn_tensor all;
-    double *h = malloc(((size_t)count + 1) * sizeof(*h)), sum = 0;
+    double *h = malloc(((size_t)o->shares.pieces + 1) * sizeof(*h)), sum = 0;
+    int bad = o->table->count;
 
     if (!h)
         TRY(CAIRN_NOMEM(err));
-    TRY(cairn_tensor_view(&all, o->sums, 0, CAIRN_F64, 1, &count, err));
-    TRY(cairn_tensor_zero(&o->k->stream, &all, err));
-    for (int i = 0; i < t->count; i++) {
-        struct cairn_sumsq a;
-        const int64_t n = cairn_param_count(&t->param[i]);
-
-        if (!grads->tensor[i].buf)
-            continue;
-        a.x = cairn_tensor_reshape(&grads->tensor[i], 1, &n);
-        TRY(cairn_tensor_view(&a.out, o->sums, (size_t)i * sizeof(double), CAIRN_F64, 1, &one, err));
-        TRY(o->k->ops.sumsq(&o->k->stream, &a, err));
+    TRY(piece_sums(o, grads, h, err));
+    for (int64_t q = 0; q < o->shares.pieces; q++) {
+        if (!isfinite(h[q]) && o->shares.piece[q].param < bad)
+            bad = o->shares.piece[q].param;
+        sum += h[q];
     }
-    TRY(cairn_tensor_get(&o->k->stream, &all, h, (size_t)count * sizeof(*h), err));
-    for (int64_t i = 0; i < count; i++) {
-        if (!isfinite(h[i]))
-            TRY(cairn_fail(err, CAIRN_ENUMERIC, "the gradient of %s is not finite", t->param[i].name));
-        sum += h[i];
-    }
+    if (bad < o->table->count)
+        TRY(cairn_fail(err, CAIRN_ENUMERIC, "the gradient of %s is not finite", o->table->param[bad].name));
     *norm = sqrt(sum);
 out:
     free(h);
     return st;
 }
 
+/* begin, end: of the flat run; what of it is this rank's. */
 static enum cairn_status adamw(struct cairn_optimizer *o, struct cairn_store *grads, int64_t begin, int64_t end, struct cairn_adamw a,
                                struct cairn_error *err)
 {
-    int64_t n = end - begin;
+    int64_t n;
 
+    begin = begin > o->begin ? begin : o->begin;
+    n = (end < o->end ? end : o->end) - begin;
     if (n <= 0)
         return CAIRN_OK;
-    a.p = cairn_tensor_slice(&o->master.flat, 0, begin, n);
+    a.p = cairn_tensor_slice(&o->master.flat, 0, begin - o->begin, n);
     a.g = cairn_tensor_slice(&grads->flat, 0, begin, n);
-    a.m = cairn_tensor_slice(&o->m.flat, 0, begin, n);
-    a.v = cairn_tensor_slice(&o->v.flat, 0, begin, n);
+    a.m = cairn_tensor_slice(&o->m.flat, 0, begin - o->begin, n);
+    a.v = cairn_tensor_slice(&o->v.flat, 0, begin - o->begin, n);
     return o->k->ops.adamw(&o->k->stream, &a, err);
 }
 
@@ -141,6 +254,8 @@ enum cairn_status cairn_optimizer_step(struct cairn_optimizer *o, const struct c
 
     if (grads->table != o->table || weights->table != o->table)
         TRY(CAIRN_BUG(err, "stores of another table"));
+    if (o->ranks > 1)
+        TRY(gradients_together(o, grads, err));
     TRY(gradient_norm(o, grads, &length, err));
     if (opts->warmup_updates > 0 && t < opts->warmup_updates)
         rate *= (double)t / (double)opts->warmup_updates;
@@ -161,6 +276,22 @@ out:
     return st;
 }
 
+/* Every rank's share of the published weights to all. */
+static enum cairn_status weights_together(struct cairn_optimizer *o, struct cairn_store *weights, struct cairn_error *err)
+{
+    const struct cairn_tensor own = mine(o, &weights->flat);
+    int64_t *rows = calloc((size_t)o->ranks, sizeof *rows);
+    enum cairn_status st;
+
+    if (!rows)
+        return CAIRN_NOMEM(err);
+    for (int r = 0; r < o->ranks; r++)
+        rows[r] = cairn_shares_begin(&o->shares, o->ranks, r + 1) - cairn_shares_begin(&o->shares, o->ranks, r);
+    st = cairn_channel_allgatherv(o->channel, &o->k->stream, "published weights", &weights->flat, &own, rows, err);
+    free(rows);
+    return st;
+}
+
 enum cairn_status cairn_optimizer_publish(struct cairn_optimizer *o, enum cairn_dtype publish, struct cairn_store *weights,
                                           struct cairn_error *err)
 {
@@ -172,15 +303,19 @@ enum cairn_status cairn_optimizer_publish(struct cairn_optimizer *o, enum cairn_
     if (publish != CAIRN_F32 && publish != CAIRN_BF16 && publish != CAIRN_F16)
         TRY(CAIRN_BUG(err, "weights are published as f32, bf16 or f16"));
     for (int part = 0; part < 2; part++) {
-        int64_t begin = part ? mid : 0, n = part ? all - mid : mid;
+        int64_t begin = part ? mid : 0, end = part ? all : mid, n;
         struct cairn_cast a = {.round_to = part || publish == CAIRN_F32 ? -1 : (int)publish};
 
+        begin = begin > o->begin ? begin : o->begin;
+        n = (end < o->end ? end : o->end) - begin;
         if (n <= 0)
             continue;
-        a.src = cairn_tensor_slice(&o->master.flat, 0, begin, n);
+        a.src = cairn_tensor_slice(&o->master.flat, 0, begin - o->begin, n);
         a.dst = cairn_tensor_slice(&weights->flat, 0, begin, n);
         TRY(o->k->ops.cast(&o->k->stream, &a, err));
     }
+    if (o->ranks > 1 && all)
+        TRY(weights_together(o, weights, err));
 out:
     return st;
 }

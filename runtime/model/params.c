@@ -313,6 +313,7 @@ void cairn_store_free(struct cairn_store *s)
         return;
     cairn_buffer_destroy(s->buf);
     free(s->tensor);
+    free(s->row);
     memset(s, 0, sizeof(*s));
 }
 

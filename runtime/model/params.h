@@ -58,6 +58,7 @@ struct cairn_store {
     struct cairn_buffer *buf;
     struct cairn_tensor *tensor; /* one view per parameter */
     struct cairn_tensor flat;    /* f32, all trainable parameters with padding between (padding is zero) */
+    int64_t *row;                /* NULL; or a share (shares.h): tensor[i] holds the rows of its parameter from row[i] on */
 };
 
 /* trainable_only: frozen tensors are absent (buf NULL) - gradients, masters of what is trained, moments. Memory starts zeroed. */
