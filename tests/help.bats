@@ -1,7 +1,11 @@
 # Every verb explains itself, and what is no verb is refused with the nearest one.
 load lib
 
-verbs="run init status verify digest inspect import export logprobs generate tokenize detokenize grade eval replay bench doctor"
+wanted="run init status verify digest inspect import export logprobs generate tokenize detokenize grade eval replay bench doctor"
+
+setup() {
+    verbs=$("$cairn" help | awk '/^  [a-z]/ && $1 != "cairn" && $1 != "help" { print $1 }')
+}
 
 @test "every verb has a page that fits a screen and ends with two examples of itself" {
     for v in $verbs; do
@@ -19,7 +23,7 @@ verbs="run init status verify digest inspect import export logprobs generate tok
 
 @test "cairn help lists every verb, cairn help VERB is its page" {
     is 0 "$cairn" help
-    for v in $verbs; do
+    for v in $wanted; do
         printf '%s\n' "$output" | grep -q "^  $v " || { echo "$v is not listed"; return 1; }
     done
     page=$("$cairn" run --help)
