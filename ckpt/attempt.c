@@ -595,7 +595,7 @@ out:
 /* --- publication --- */
 
 /* Removes what is left of attempts that the published one (epoch `won`) outranks, that ran in another lane, or whose holder
- * is certainly dead: a<M> and .MANIFEST.<M>; then lower epoch files. Errors are left for the next one to meet. */
+ * is certainly dead: a<M> and .MANIFEST.<M>; then the epoch files of the outranked and the dead. Errors are left for the next one to meet. */
 static void tidy(const char *root, int64_t won)
 {
     static const char *const prefix[] = {"a", ".MANIFEST."};
@@ -625,9 +625,12 @@ static void tidy(const char *root, int64_t won)
         free(v);
     }
     if (list_numbers(epochs, "", &v, &n, NULL) == CAIRN_OK) {
-        for (size_t i = 0; i < n && v[i] < won; i++)
-            if (snprintf(path, sizeof path, "%s/%lld", epochs, (long long)v[i]) < (int)sizeof path)
+        for (size_t i = 0; i < n; i++) {
+            int over = v[i] < won || (v[i] > won && epoch_read(epochs, v[i], &info, NULL) == CAIRN_OK && cairn_holder_alive(&info.holder) == 0);
+
+            if (over && snprintf(path, sizeof path, "%s/%lld", epochs, (long long)v[i]) < (int)sizeof path)
                 unlink(path);
+        }
         free(v);
     }
     if ((d = opendir(epochs))) {
@@ -721,7 +724,7 @@ static enum cairn_status yield_to(struct cairn_attempt *a, const struct cairn_ma
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_manifest_head head;
-    char theirs[33], ours[33];
+    char theirs[33], ours[33], *epoch;
 
     TRY(cairn_manifest_head(&head, a->root, err));
     if (!cairn_digest_equal(head.digest, m->digest)) {
@@ -733,6 +736,9 @@ static enum cairn_status yield_to(struct cairn_attempt *a, const struct cairn_ma
     TRY(make_durable(a->root, err));
     unlink(mine);
     cairn_tree_remove(a->dir, NULL);
+    if ((epoch = cairn_format("%s/%lld", a->epochs, (long long)a->epoch))) /* nobody can be fenced any more */
+        unlink(epoch);
+    free(epoch);
 out:
     return st;
 }

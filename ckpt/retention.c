@@ -51,7 +51,9 @@ static enum cairn_status put_marker(const char *dir, const char *reason, struct 
     if (!path || !obj)
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_checked_text(obj, &text, &n, err));
-    TRY(cairn_file_replace(path, text, n, err)); /* durable before the first shard goes */
+    st = cairn_file_replace(path, text, n, err); /* durable before the first shard goes */
+    if (st != CAIRN_OK && cairn_artefact_collected(dir)) /* another collector was first and swept our temporary away: written anew, not synced anew */
+        st = cairn_file_replace(path, text, n, err);
 out:
     json_decref(obj);
     free(path);
