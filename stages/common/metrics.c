@@ -9,10 +9,14 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/str.h"
 
 #define LOG_MAX (1 << 30)
+#define LOCK_TRIES 100
+#define LOCK_PAUSE_S 0.05
 
 /* Adds content.metrics and info.metrics of a link, and time/<stage>, to o under prefix. A link that is not there adds nothing. */
 static enum cairn_status link_add(const struct cairn_run *run, const struct cairn_link *l, const char *prefix, json_t *o, struct cairn_error *err)
@@ -84,8 +88,15 @@ static enum cairn_status line_append(const struct cairn_run *run, int64_t step, 
     fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (fd < 0)
         TRY(cairn_fail_errno(err, errno, "open %s", path));
-    if (flock(fd, LOCK_EX) && errno != ENOLCK && errno != ENOTSUP)
-        TRY(cairn_fail_errno(err, errno, "lock %s", path));
+    for (int i = 0; flock(fd, LOCK_EX | LOCK_NB) && errno != ENOLCK && errno != ENOTSUP; i++) {
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            TRY(cairn_fail_errno(err, errno, "lock %s", path));
+        if (i == LOCK_TRIES) { /* a stopped process may hold it for ever; what is for people only is not worth waiting so long */
+            cairn_warn("%s: somebody else is writing it; the line of step %lld is left to the next call", path, (long long)step);
+            goto out;
+        }
+        cairn_sleep_s(LOCK_PAUSE_S);
+    }
     TRY(cairn_file_read(path, LOG_MAX, &text, &n, err));
     if (line_there(text, n, step, eval))
         goto out;
