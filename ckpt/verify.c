@@ -102,6 +102,8 @@ static enum cairn_status walk_dir(const struct walk *w, const char *dir, const c
     }
     TRY(list_dirs(dir, committed || collected || cairn_path_is_dir(epoch), &names, &n, err));
     for (size_t i = 0; i < n; i++) {
+        if (!path[0] && !strcmp(names[i], CAIRN_QUARANTINE_NAME))
+            continue;
         free(sub);
         free(subpath);
         sub = cairn_path_join(dir, names[i]);

@@ -2,7 +2,7 @@
  *
  * An artefact is a directory that holds a MANIFEST.json. The walk goes in byte order of names, does not follow symbolic
  * links below its root, and enters artefacts too (sub-artefacts lie inside of them), but not their a<N> and epoch.
- * Uncommitted attempts and unknown files are passed over. Nothing is changed or repaired here. Polls
+ * Uncommitted attempts, unknown files and a root's quarantine are passed over. Nothing is changed or repaired here. Polls
  * cairn_stop_requested: CAIRN_EAGAIN.
  */
 #ifndef CAIRN_CKPT_VERIFY_H
@@ -12,6 +12,8 @@
 
 #include "base/status.h"
 #include "ckpt/manifest.h"
+
+#define CAIRN_QUARANTINE_NAME "quarantine" /* directly below the root of a walk: what was taken out of a run */
 
 /* One committed artefact. */
 struct cairn_artefact {

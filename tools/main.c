@@ -22,6 +22,7 @@ static const struct verb {
     {"status", cairn_verb_status, "per step and stage: state, progress, what blocks"},
     {"amend", cairn_verb_amend, "a science or layout key changes from a step on, on the record"},
     {"verify", cairn_verb_verify, "every manifest and every shard, size and digest over all bytes"},
+    {"gc", cairn_verb_gc, "retention now, leftovers of the dead, old quarantine, orphaned shared memory"},
     {"digest", cairn_verb_digest, "one line per committed artefact: the hash of its logical content"},
     {"inspect", cairn_verb_inspect, "what is in a checkpoint, rollout, score or run"},
     {"import", cairn_verb_import, "a HuggingFace model becomes a checkpoint"},

@@ -7,6 +7,7 @@ int cairn_verb_init(int argc, char **argv);
 int cairn_verb_status(int argc, char **argv);
 int cairn_verb_amend(int argc, char **argv);
 int cairn_verb_verify(int argc, char **argv);
+int cairn_verb_gc(int argc, char **argv);
 int cairn_verb_digest(int argc, char **argv);
 int cairn_verb_inspect(int argc, char **argv);
 int cairn_verb_import(int argc, char **argv);

@@ -1,16 +1,22 @@
-/* verify.c - `cairn verify DIR`: holds every manifest and every shard below DIR against its size and digest; names each bad file. */
+/* verify.c - `cairn verify DIR`: holds every manifest and every shard below DIR against its size and digest, and the files of a run itself
+ * against what it was made with; names each bad file. With --repair, takes what is bad out of the run (repair.h). */
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/signals.h"
 #include "ckpt/verify.h"
-#include "base/file.h"
+#include "stages/common/lock.h"
+#include "stages/common/run.h"
 #include "tools/cli.h"
+#include "tools/repair.h"
 #include "tools/verbs.h"
 
 struct args {
     const char *dir;
-    int deep, json;
+    int deep, json, repair, alone, dry;
     struct cairn_progress *progress;
     int64_t bytes;
     json_t *bad;
@@ -18,6 +24,9 @@ struct args {
 
 static const struct argp_option options[] = {
     {"deep", 'd', NULL, 0, "also recompute each tensor's logical digest, open each HDF5 file, follow the lineage", 0},
+    {"repair", 'r', NULL, 0, "move what is damaged, and what was made from it, to DIR/quarantine, so that cairn run makes it again", 0},
+    {"alone", 'a', NULL, 0, "with --repair: only what is damaged itself; made again it comes out with the same digest", 0},
+    {"dry-run", 'n', NULL, 0, "with --repair: say what would be moved and move nothing", 0},
     {"json", 'j', NULL, 0, "print one JSON object", 0},
     {0},
 };
@@ -26,30 +35,45 @@ static error_t option(int key, char *arg, struct argp_state *state)
 {
     struct args *a = state->input;
 
-    if (key == 'd')
+    switch (key) {
+    case 'd':
         a->deep = 1;
-    else if (key == 'j')
+        return 0;
+    case 'r':
+        a->repair = 1;
+        return 0;
+    case 'a':
+        a->alone = 1;
+        return 0;
+    case 'n':
+        a->dry = 1;
+        return 0;
+    case 'j':
         a->json = 1;
-    else if (key == ARGP_KEY_ARG && !a->dir)
+        return 0;
+    case ARGP_KEY_ARG:
+        if (a->dir)
+            return ARGP_ERR_UNKNOWN;
         a->dir = arg;
-    else
-        return ARGP_ERR_UNKNOWN;
-    return 0;
+        return 0;
+    }
+    return ARGP_ERR_UNKNOWN;
 }
 
 static const struct argp argp = {options, option, "DIR",
-                                 "Reads every manifest and every shard of a run or checkpoint and compares size and digest over all bytes. "
-                                 "Names each bad file on stdout; exit code 65 if there is any.\v"
-                                 "Examples:\n  cairn verify /tmp/tiny\n  cairn verify --deep /tmp/tiny/policy/000020",
+                                 "Reads every manifest and every shard of a run or checkpoint and compares size and digest over all bytes; of a run "
+                                 "also its recipe, amendments and files. Names each bad file on stdout; exit code 65 if there is any.\v"
+                                 "--repair falls back to the newest good generation: what is damaged and what was made from it goes to "
+                                 "DIR/quarantine/NNNN. Nobody may be at work on DIR.\n\n"
+                                 "Examples:\n  cairn verify --deep /tmp/tiny/policy/000020\n  cairn verify --repair --dry-run /tmp/tiny",
                                  NULL, NULL, NULL};
 
 static void bad(void *arg, const char *path, const char *text)
 {
     struct args *a = arg;
 
-    if (a->json)
-        json_array_append_new(a->bad, json_pack("{s:s, s:s}", "path", path, "why", text));
-    else
+    json_array_append_new(a->bad, json_pack("{s:s, s:s}", "path", path, "why", text));
+    if (!a->json)
         printf("bad: %s: %s\n", path, text);
 }
 
@@ -62,43 +86,180 @@ static void progress(void *arg, const char *path, int64_t bytes)
     cairn_progress_at(a->progress, a->bytes >> 20);
 }
 
+/* ---- a run's own files ------------------------------------------------------------------------------------------------------ */
+
+/* Told as bad, unless it is something that stands in the way of looking. */
+static enum cairn_status told(struct args *a, const char *path, enum cairn_status st, const struct cairn_error *why, struct cairn_error *err)
+{
+    if (st == CAIRN_OK)
+        return CAIRN_OK;
+    if (st != CAIRN_EDATA && st != CAIRN_ERECIPE && st != CAIRN_EIO) {
+        cairn_fail(err, st, "%s", why->text);
+        return st;
+    }
+    bad(a, path, why->text);
+    return CAIRN_OK;
+}
+
+/* run.json, recipe.yaml, amendments, and the outside files: the run's copies; with --deep those that stayed where they were, too. *run
+ * is NULL where it could not be opened. */
+static enum cairn_status run_files(struct args *a, struct cairn_run **run, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_error why = {0};
+    const char *key;
+    json_t *o;
+
+    st = cairn_run_open(run, a->dir, &why);
+    if (st != CAIRN_OK) {
+        *run = NULL;
+        return told(a, a->dir, st, &why, err);
+    }
+    json_object_foreach(json_object_get((*run)->info, "outside"), key, o)
+    {
+        const char *copy = json_string_value(json_object_get(o, "copy"));
+        char *path = NULL, *where = copy ? cairn_run_path(*run, copy) : strdup(key);
+
+        if (copy || a->deep)
+            st = where ? told(a, where, cairn_run_outside(*run, key, &path, &why), &why, err) : CAIRN_NOMEM(err);
+        free(path);
+        free(where);
+        TRY(st);
+    }
+out:
+    return st;
+}
+
+static int is_run(const char *dir)
+{
+    char *path = cairn_path_join(dir, "run.json");
+    int yes = path && cairn_path_exists(path);
+
+    free(path);
+    return yes;
+}
+
+/* ---- repair --------------------------------------------------------------------------------------------------------------------- */
+
+static void repair_print(const struct args *a, const struct cairn_run *run, const struct cairn_repair_result *r)
+{
+    static const char *const titles[] = {"dropped", "mended", "left"};
+    const json_t *lists[] = {r->dropped, r->mended, r->left};
+
+    for (int k = 0; k < 3; k++) {
+        size_t i;
+        json_t *v;
+
+        json_array_foreach((json_t *)lists[k], i, v) printf("%s%s: %s: %s\n", a->dry && k < 2 ? "would be " : "", titles[k],
+                                                            json_string_value(json_object_get(v, "path")),
+                                                            json_string_value(json_object_get(v, "why")));
+    }
+    if (r->quarantine)
+        printf("moved to %s/%s\n", run->dir, r->quarantine);
+    if (json_array_size(r->dropped)) {
+        if (r->policy >= 0)
+            printf("the newest good policy is %lld", (long long)r->policy);
+        else
+            printf("no policy is left: the run begins anew");
+        printf("; to go on: cairn run %s/recipe.yaml --run %s\n", run->dir, run->dir);
+    }
+}
+
+static enum cairn_status repair(const struct args *a, const struct cairn_run *run, struct cairn_repair_result *r, struct cairn_error *err)
+{
+    enum cairn_status st = cairn_repair(run, a->bad, a->alone, a->dry, r, err);
+
+    if (st != CAIRN_OK)
+        return st;
+    if (!a->json)
+        repair_print(a, run, r);
+    if (json_array_size(r->left))
+        return cairn_fail(err, CAIRN_EDATA, "%zu bad things could not be repaired, the first: %s", json_array_size(r->left),
+                          json_string_value(json_object_get(json_array_get(r->left, 0), "path")));
+    return CAIRN_OK;
+}
+
+/* ---- the verb ------------------------------------------------------------------------------------------------------------------- */
+
+static void result_print(const struct args *a, const struct cairn_verify_counts *c, const struct cairn_repair_result *r, struct cairn_error *lost)
+{
+    json_t *o;
+
+    if (!a->json) {
+        printf("%lld artefacts, %lld shards, %lld tensors, %lld bytes: %zu bad\n", (long long)c->artefacts, (long long)c->shards,
+               (long long)c->tensors, (long long)c->bytes, json_array_size(a->bad));
+        return;
+    }
+    o = json_pack("{s:I, s:I, s:I, s:I, s:I, s:O}", "artefacts", (json_int_t)c->artefacts, "collected", (json_int_t)c->collected, "shards",
+                  (json_int_t)c->shards, "tensors", (json_int_t)c->tensors, "bytes", (json_int_t)c->bytes, "bad", a->bad);
+    if (o && r->dropped) {
+        json_object_set(o, "dropped", r->dropped);
+        json_object_set(o, "mended", r->mended);
+        json_object_set(o, "left", r->left);
+        json_object_set_new(o, "quarantine", r->quarantine ? json_string(r->quarantine) : json_null());
+        json_object_set_new(o, "newest_policy", json_integer(r->policy));
+        json_object_set_new(o, "dry_run", json_boolean(a->dry));
+    }
+    cairn_cli_json(o, lost);
+}
+
 int cairn_verb_verify(int argc, char **argv)
 {
-    struct cairn_error err = {0}, lost = {0};
+    struct cairn_error err = {0}, lost = {0}, first = {0};
     enum cairn_status st = CAIRN_OK;
     struct args a = {0};
     struct cairn_verify_counts c = {0};
     struct cairn_verify_opts o = {.bad = bad, .done = progress, .arg = &a};
+    struct cairn_repair_result result = {0};
+    struct cairn_run *run = NULL;
+    struct cairn_lock *lock = NULL;
     int done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done);
 
     if (usage || done)
         return usage;
     if (!a.dir)
         return cairn_cli_usage("verify", "DIR is missing");
-    if (!cairn_path_is_dir(a.dir)) {
-        st = cairn_fail(&err, CAIRN_ENOINPUT, "%s: no such directory", a.dir);
-        return cairn_cli_fail("verify", &err);
-    }
+    if ((a.alone || a.dry) && !a.repair)
+        return cairn_cli_usage("verify", "--alone and --dry-run belong to --repair");
     cairn_signals_install();
-    a.bad = json_array();
+    if (!(a.bad = json_array()))
+        TRY(CAIRN_NOMEM(&err));
+    if (!cairn_path_is_dir(a.dir))
+        TRY(cairn_fail(&err, CAIRN_ENOINPUT, "%s: no such directory", a.dir));
+    if (a.repair) {
+        if (!is_run(a.dir))
+            TRY(cairn_fail(&err, CAIRN_ENOINPUT, "%s: no run here (run.json is missing); only a run can make again what it loses", a.dir));
+        TRY(cairn_lock_take(&lock, a.dir, &err));
+    }
+    if (is_run(a.dir))
+        TRY(run_files(&a, &run, &err));
+    if (a.repair && !run)
+        TRY(cairn_fail(&err, CAIRN_EDATA, "%s: its own files are damaged; nothing else can be repaired before they are", a.dir));
     o.deep = a.deep;
     a.progress = cairn_progress_begin("verify", "MiB", 0, 10);
-    st = cairn_verify_tree(a.dir, &o, &c, &err);
+    st = cairn_verify_tree(run ? run->dir : a.dir, &o, &c, &err);
     cairn_progress_end(a.progress);
     if (st == CAIRN_OK && c.artefacts == 0)
         st = cairn_fail(&err, CAIRN_ENOINPUT, "%s: nothing committed below it", a.dir);
-    if (a.json)
-        cairn_cli_json(json_pack("{s:I, s:I, s:I, s:I, s:I, s:O}", "artefacts", (json_int_t)c.artefacts, "collected",
-                                 (json_int_t)c.collected, "shards", (json_int_t)c.shards, "tensors", (json_int_t)c.tensors, "bytes",
-                                 (json_int_t)c.bytes, "bad", a.bad),
-                       &lost);
-    else
-        printf("%lld artefacts, %lld shards, %lld tensors, %lld bytes: %lld bad\n", (long long)c.artefacts, (long long)c.shards,
-               (long long)c.tensors, (long long)c.bytes, (long long)c.bad);
-    json_decref(a.bad);
+    if (st == CAIRN_OK && json_array_size(a.bad))
+        st = cairn_fail(&err, CAIRN_EDATA, "%s", json_string_value(json_object_get(json_array_get(a.bad, 0), "why")));
+    if (a.repair && st == CAIRN_EDATA) {
+        first = err;
+        st = repair(&a, run, &result, &err);
+        if (st == CAIRN_OK && a.dry) { /* it is bad as before */
+            err = first;
+            st = CAIRN_EDATA;
+        }
+    }
+    result_print(&a, &c, &result, &lost);
     if (cairn_cli_flush(&lost) != CAIRN_OK && st == CAIRN_OK) {
         st = lost.code;
         err = lost;
     }
+out:
+    json_decref(a.bad);
+    cairn_repair_free(&result);
+    cairn_run_close(run);
+    cairn_lock_drop(lock);
     return st == CAIRN_OK ? 0 : cairn_cli_fail("verify", &err);
 }

@@ -1,0 +1,364 @@
+/* repair.c - the closure over lineage, and the moves (repair.h). */
+#include "tools/repair.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/str.h"
+#include "ckpt/attempt.h"
+#include "ckpt/retention.h"
+#include "ckpt/verify.h"
+#include "tools/quarantine.h"
+
+struct node {
+    char *path, *dir; /* relative to RUN; as the walk gave it */
+    int collected, readable, damaged;
+    char **input; /* artefacts only */
+    int inputs;
+    int64_t step;
+    int order;
+    char *why; /* it is dropped because; NULL: it stays */
+};
+
+struct graph {
+    const struct cairn_run *run;
+    struct node *node;
+    int n, cap;
+};
+
+void cairn_repair_free(struct cairn_repair_result *r)
+{
+    json_decref(r->dropped);
+    json_decref(r->mended);
+    json_decref(r->left);
+    free(r->quarantine);
+}
+
+static enum cairn_status note(json_t *list, const char *path, const char *why, struct cairn_error *err)
+{
+    return json_array_append_new(list, json_pack("{s:s, s:s}", "path", path, "why", why)) ? CAIRN_NOMEM(err) : CAIRN_OK;
+}
+
+/* ---- the graph --------------------------------------------------------------------------------------------------------- */
+
+static struct node *find(const struct graph *g, const char *path)
+{
+    for (int i = 0; i < g->n; i++)
+        if (!strcmp(g->node[i].path, path))
+            return &g->node[i];
+    return NULL;
+}
+
+/* Step and place inside of it, of "step/000003/train/ref", "policy/000003", "eval/000003/NAME/score", "base"; what is no link of the chain
+ * comes last of its step. */
+static void place(struct node *v)
+{
+    static const char *const stages[] = {"/rollout", "/score", "/train"};
+    const char *slash = strchr(v->path, '/');
+    char number[32] = "";
+
+    if (slash)
+        snprintf(number, sizeof number, "%.*s", (int)strcspn(slash + 1, "/"), slash + 1);
+    if (!cairn_parse_i64(number, &v->step) || v->step < 0)
+        v->step = -1; /* base */
+    v->order = 9;
+    if (v->step < 0)
+        v->order = 0;
+    else if (cairn_starts_with(v->path, "policy/"))
+        v->order = 4;
+    else
+        for (int s = 0; s < 3; s++)
+            if (strstr(v->path, stages[s]))
+                v->order = cairn_starts_with(v->path, "eval/") ? 5 + s : 1 + s;
+}
+
+/* Of a manifest that cannot be read: what such a link reads. */
+static enum cairn_status inputs_guess(const struct graph *g, struct node *v, struct cairn_error *err)
+{
+    struct cairn_link *chain = NULL;
+    enum cairn_status st = CAIRN_OK;
+    int n = 0;
+
+    TRY(cairn_run_chain(g->run, &chain, &n, err));
+    for (int i = 0; i < n; i++) {
+        char *relative = cairn_link_relative(&chain[i]);
+        int same = relative && !strcmp(relative, v->path);
+
+        free(relative);
+        if (same) {
+            TRY(cairn_link_inputs(g->run, &chain[i], &v->input, &v->inputs, err));
+            break;
+        }
+    }
+out:
+    free(chain);
+    return st;
+}
+
+static enum cairn_status node_add(void *arg, const struct cairn_artefact *a, struct cairn_error *err)
+{
+    struct graph *g = arg;
+    struct cairn_manifest *m = NULL;
+    enum cairn_status st = CAIRN_OK;
+    struct node *v;
+
+    if (g->n == g->cap) {
+        int cap = g->cap ? 2 * g->cap : 256;
+        struct node *p = realloc(g->node, (size_t)cap * sizeof *p);
+
+        if (!p)
+            return CAIRN_NOMEM(err);
+        g->node = p;
+        g->cap = cap;
+    }
+    v = &g->node[g->n];
+    *v = (struct node){.path = strdup(a->path), .dir = strdup(a->dir), .collected = a->collected};
+    g->n++;
+    if (!v->path || !v->dir)
+        TRY(CAIRN_NOMEM(err));
+    place(v);
+    st = cairn_manifest_load(&m, a->dir, err);
+    if (st == CAIRN_EDATA || st == CAIRN_ENOINPUT) {
+        st = inputs_guess(g, v, err);
+        goto out;
+    }
+    TRY(st);
+    v->readable = 1;
+    v->input = calloc((size_t)m->ninputs + 1, sizeof *v->input);
+    if (!v->input)
+        TRY(CAIRN_NOMEM(err));
+    for (int i = 0; i < m->ninputs; i++)
+        if (!cairn_starts_with(m->inputs[i].path, "file:") && !(v->input[v->inputs++] = strdup(m->inputs[i].path)))
+            TRY(CAIRN_NOMEM(err));
+out:
+    cairn_manifest_destroy(m);
+    return st;
+}
+
+static void graph_free(struct graph *g)
+{
+    for (int i = 0; i < g->n; i++) {
+        free(g->node[i].path);
+        free(g->node[i].dir);
+        free(g->node[i].why);
+        cairn_strings_free(g->node[i].input, g->node[i].inputs);
+    }
+    free(g->node);
+}
+
+/* ---- what goes ----------------------------------------------------------------------------------------------------------- */
+
+/* The artefact that a bad file lies in: the innermost. *rel: the file's path in it. */
+static struct node *owner(const struct graph *g, const char *path, const char **rel)
+{
+    struct node *best = NULL;
+    size_t longest = 0;
+
+    for (int i = 0; i < g->n; i++) {
+        size_t n = strlen(g->node[i].dir);
+
+        if (n >= longest && !strncmp(path, g->node[i].dir, n) && (path[n] == '/' || !path[n])) {
+            best = &g->node[i];
+            longest = n;
+            *rel = path[n] ? path + n + 1 : "";
+        }
+    }
+    return best;
+}
+
+/* epoch/N, or a<N>/X.json beside its shard: read by nobody once the artefact is committed. */
+static int is_small(const char *rel)
+{
+    const char *slash = strchr(rel, '/');
+
+    if (cairn_starts_with(rel, "epoch/"))
+        return 1;
+    return rel[0] == 'a' && slash > rel + 1 && strspn(rel + 1, "0123456789") == (size_t)(slash - rel - 1) && cairn_ends_with(rel, ".json");
+}
+
+static enum cairn_status drop(struct node *v, char *why, struct cairn_error *err)
+{
+    if (!why)
+        return CAIRN_NOMEM(err);
+    v->why = why;
+    return CAIRN_OK;
+}
+
+/* Sorts what is bad into what is dropped, what is only mended, and what is left. small: paths of files to move, relative to RUN. */
+static enum cairn_status sort_out(struct graph *g, const json_t *bad, json_t *small, json_t *markers, struct cairn_repair_result *out,
+                                  struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    size_t i;
+    json_t *b;
+
+    json_array_foreach((json_t *)bad, i, b)
+    {
+        const char *path = json_string_value(json_object_get(b, "path")), *why = json_string_value(json_object_get(b, "why")), *rel = "";
+        struct node *v = owner(g, path, &rel);
+
+        if (!v) {
+            TRY(note(out->left, path, why, err));
+        } else if (v->readable && is_small(rel)) {
+            char *relative = v->path[0] ? cairn_path_join(v->path, rel) : strdup(rel);
+
+            if (!relative || json_array_append_new(small, json_string(relative))) {
+                free(relative);
+                TRY(CAIRN_NOMEM(err));
+            }
+            free(relative);
+            TRY(note(out->mended, path, "taken away; nobody needs it any more", err));
+        } else if (v->readable && v->collected && !strcmp(rel, CAIRN_COLLECTED_NAME)) {
+            if (json_array_append_new(markers, json_string(path)))
+                TRY(CAIRN_NOMEM(err));
+            TRY(note(out->mended, path, "written anew", err));
+        } else if (v->collected) {
+            TRY(note(out->left, path, "its data were collected: nothing but this record was left, and nobody reads it to go on", err));
+        } else if (!v->why) {
+            TRY(drop(v, cairn_format("damaged: %s", why), err));
+            v->damaged = 1;
+        }
+    }
+out:
+    return st;
+}
+
+/* Until nothing changes: what was made from what goes, goes; what must be there to make it again and was collected, goes too (`cairn run`
+ * makes that again first). */
+static enum cairn_status close_over(struct graph *g, int alone, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int changed;
+
+    do {
+        changed = 0;
+        for (int i = 0; i < g->n; i++) {
+            struct node *v = &g->node[i];
+
+            for (int k = 0; k < v->inputs; k++) {
+                struct node *in = find(g, v->input[k]);
+
+                if (in && in->why && !v->why && !alone) {
+                    TRY(drop(v, cairn_format("made from %s", in->path), err));
+                    changed = 1;
+                } else if (in && v->why && !in->why && in->collected) {
+                    if (alone)
+                        TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s cannot be made again alone: the data of %s were collected; repair without --alone",
+                                       v->path, in->path));
+                    TRY(drop(in, cairn_format("its data were collected, and %s must be made from it again", v->path), err));
+                    changed = 1;
+                }
+            }
+        }
+    } while (changed);
+out:
+    return st;
+}
+
+/* What is damaged goes last of all: as long as it is there, a repair that was killed is repeated in full. */
+static int last_made_first(const void *a, const void *b)
+{
+    const struct node *x = *(struct node *const *)a, *y = *(struct node *const *)b;
+
+    if (x->damaged != y->damaged)
+        return x->damaged - y->damaged;
+    if (x->step != y->step)
+        return x->step < y->step ? 1 : -1;
+    if (x->order != y->order)
+        return x->order < y->order ? 1 : -1;
+    return strcmp(x->path, y->path);
+}
+
+/* An artefact inside of another one that goes moves with it. */
+static int inside_dropped(const struct graph *g, const struct node *v)
+{
+    for (int i = 0; i < g->n; i++) {
+        size_t n = strlen(g->node[i].path);
+
+        if (g->node[i].why && !strncmp(v->path, g->node[i].path, n) && v->path[n] == '/')
+            return 1;
+    }
+    return 0;
+}
+
+static enum cairn_status marker_write(const char *path, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    json_t *o = json_pack("{s:s, s:f}", "reason", "rewritten by verify --repair", "wall", cairn_wall_s());
+    char *text = NULL;
+    size_t n;
+
+    if (!o)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_checked_text(o, &text, &n, err));
+    TRY(cairn_file_replace(path, text, n, err));
+out:
+    json_decref(o);
+    free(text);
+    return st;
+}
+
+static enum cairn_status act(const struct cairn_run *run, struct cairn_repair_result *out, const json_t *small, const json_t *markers,
+                             struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    json_t *all = json_deep_copy(out->dropped), *v;
+    char *dir = NULL;
+    size_t i;
+
+    if (!all || json_array_extend(all, out->mended))
+        TRY(CAIRN_NOMEM(err));
+    json_array_foreach((json_t *)markers, i, v) TRY(marker_write(json_string_value(v), err));
+    if (!json_array_size(out->dropped) && !json_array_size(small))
+        goto out;
+    TRY(cairn_quarantine_open(&dir, run->dir, all, err));
+    if (!(out->quarantine = cairn_format("%s/%s", CAIRN_QUARANTINE_NAME, cairn_path_basename(dir))))
+        TRY(CAIRN_NOMEM(err));
+    json_array_foreach(out->dropped, i, v) TRY(cairn_quarantine_move(dir, run->dir, json_string_value(json_object_get(v, "path")), err));
+    json_array_foreach((json_t *)small, i, v) TRY(cairn_quarantine_move(dir, run->dir, json_string_value(v), err));
+out:
+    json_decref(all);
+    free(dir);
+    return st;
+}
+
+enum cairn_status cairn_repair(const struct cairn_run *run, const json_t *bad, int alone, int dry, struct cairn_repair_result *out,
+                               struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct graph g = {.run = run};
+    struct node **gone = NULL;
+    json_t *small = json_array(), *markers = json_array();
+    int n = 0;
+
+    *out = (struct cairn_repair_result){.dropped = json_array(), .mended = json_array(), .left = json_array(), .policy = -1};
+    if (!small || !markers || !out->dropped || !out->mended || !out->left)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_artefact_walk(run->dir, node_add, &g, err));
+    TRY(sort_out(&g, bad, small, markers, out, err));
+    TRY(close_over(&g, alone, err));
+    if (!(gone = malloc(((size_t)g.n + 1) * sizeof *gone)))
+        TRY(CAIRN_NOMEM(err));
+    for (int i = 0; i < g.n; i++) {
+        struct node *v = &g.node[i];
+
+        if (v->why && !inside_dropped(&g, v))
+            gone[n++] = v;
+        else if (!v->why && !v->collected && v->readable && cairn_starts_with(v->path, "policy/") && v->step > out->policy)
+            out->policy = v->step;
+    }
+    qsort(gone, (size_t)n, sizeof *gone, last_made_first);
+    for (int i = 0; i < n; i++)
+        TRY(note(out->dropped, gone[i]->path, gone[i]->why, err));
+    if (!dry)
+        TRY(act(run, out, small, markers, err));
+out:
+    graph_free(&g);
+    free(gone);
+    json_decref(small);
+    json_decref(markers);
+    return st;
+}
