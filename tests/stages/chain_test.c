@@ -7,7 +7,8 @@
 static void run_of(struct cairn_run *r, const struct lab *l, const char *const *override)
 {
     *r = (struct cairn_run){.dir = (char *)l->dir};
-    OK(lab_recipe_load(&r->recipe, l, override, err));
+    OK(lab_recipe_load(&r->frozen, l, override, err));
+    r->recipe = r->frozen;
 }
 
 static void chain_text(const struct cairn_run *r, struct cairn_str *s)

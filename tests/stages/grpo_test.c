@@ -359,7 +359,7 @@ static void test_mismatch(void **state)
             struct cairn_error e = {0};
             enum cairn_status st;
             int64_t token, id;
-            char word[80];
+            char word[120];
             float *masters, *after;
 
             rig_trainer(&g, row[i].override);

@@ -123,7 +123,9 @@ static void test_flipped_bit(void **state)
             lab_stage_ok("train", l.run, 1, NULL);
         snprintf(path, sizeof path, "%s/%s", l.run, row[i].artefact);
         OK(cairn_manifest_load(&m, path, err));
-        snprintf(shard, sizeof shard, "%s", m->shards[0]->file);
+        for (int k = 0; k < m->nshards; k++) /* sync reads the masters alone */
+            if (i < 4 || strstr(m->shards[k]->file, "master"))
+                snprintf(shard, sizeof shard, "%s", m->shards[k]->file);
         cairn_manifest_destroy(m);
         snprintf(path, sizeof path, "%s/%s/%s", l.run, row[i].artefact, shard);
         size = cairn_file_size(path);
@@ -325,49 +327,11 @@ static void test_stopped(void **state)
     lab_close(&l);
 }
 
-/* Rollouts of other numerics: refused by name, or taken with a word about it. */
-static void test_other_numerics(void **state)
-{
-    struct cairn_run *run;
-    char path[300], *text, *p;
-    struct lab l;
-
-    (void)state;
-    lab_open(&l);
-    run = lab_init(&l, LAB_OVERRIDES("kernels.dsa=reference"));
-    lab_stage_ok("rollout", l.run, 1, NULL);
-    lab_stage_ok("score", l.run, 1, NULL);
-    /* the rest of the run computes with the other variant: as if it had moved to another machine */
-    snprintf(path, sizeof path, "%s/recipe.yaml", l.run);
-    text = slurp(l.run, "recipe.yaml");
-    p = strstr(text, "dsa: reference");
-    assert_non_null(p);
-    memcpy(p, "dsa:     fused", 14);
-    lab_write(path, text, strlen(text));
-    expect("train", l.run, 1, NULL, 72, "step/000001/rollout was computed as");
-    p = strstr(text, "require: same");
-    assert_non_null(p);
-    {
-        struct cairn_str s = {0};
-        char said[2000];
-
-        cairn_str_printf(&s, "%.*srequire: compatible%s", (int)(p - text), text, p + 13);
-        lab_write(path, cairn_str_z(&s), s.len);
-        cairn_str_free(&s);
-        if (lab_stage("train", l.run, 1, NULL, said) || !strstr(said, "was computed as"))
-            fail_msg("compatible numerics: %s", said);
-    }
-    free(text);
-    cairn_run_close(run);
-    lab_close(&l);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_missing_inputs), cmocka_unit_test(test_usage),        cmocka_unit_test(test_damaged_run), cmocka_unit_test(test_flipped_bit),
         cmocka_unit_test(test_chain),          cmocka_unit_test(test_done_at_once), cmocka_unit_test(test_two_at_once), cmocka_unit_test(test_stopped),
-        cmocka_unit_test(test_other_numerics),
     };
 
     return cmocka_run_group_tests_name("stage", tests, NULL, NULL);

@@ -146,7 +146,7 @@ static void test_never_stopped(void **state)
         rig_data(&g, 5, 3, 1, 8, (uint32_t)step * 50); /* log-probabilities of the trainer that never ended */
         for (int64_t i = 0; i < g.r.n; i += 4)
             g.s.mask[i] = 0;
-        rig_commit(&g, step);
+        rig_commit(&g, step, NULL);
         OK(cairn_grpo_run(&g.ctx, &g.t, &g.r, &g.s, &(struct cairn_grpo_opts){.same_policy = 1, .same_numerics = 1, .step = step}, &stats, err));
         assert_int_equal(stage(&g, CAIRN_STAGE_TRAIN, step), 0);
         state_same(&g, step);
@@ -157,6 +157,79 @@ static void test_never_stopped(void **state)
     OK(cairn_verify_tree(g.run->dir, &(struct cairn_verify_opts){.deep = 1}, &(struct cairn_verify_counts){0}, err));
     rig_trainer_close(&g);
     rig_close(&g);
+}
+
+/* Rollouts that say to be of other numerics: refused, or taken within a band, and old is recomputed. */
+static void test_other_numerics(void **state)
+{
+    static const struct {
+        const char *override;
+        float off;
+        int rc;
+    } row[] = {{"numerics.require=same", 0, CAIRN_EDEVICE}, {"numerics.require=compatible", 0.01f, 0}, {"numerics.require=compatible", 0.3f, CAIRN_ENUMERIC}};
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(row); i++) {
+        const char *const *o = LAB_OVERRIDES(row[i].override);
+        struct rig g;
+
+        rig_open(&g, "cpu", o);
+        rig_trainer(&g, o);
+        rig_data(&g, 5, 3, 1, 8, 4);
+        for (int64_t k = 0; k < g.r.response[g.r.n]; k++)
+            g.r.logprobs[k] += row[i].off;
+        rig_commit(&g, 1, "cpu of another make");
+        assert_int_equal(stage(&g, CAIRN_STAGE_TRAIN, 1), row[i].rc);
+        if (!row[i].rc) {
+            struct cairn_reader *r = artefact(&g, CAIRN_STAGE_TRAIN, 1);
+            const json_t *m = json_object_get(cairn_reader_manifest(r)->info, "metrics");
+
+            assert_true(json_number_value(json_object_get(m, "ratio/min")) <= 1);
+            assert_true(fabs(json_number_value(json_object_get(m, "mismatch/mean")) - 0.01) < 1e-4);
+            assert_true(json_number_value(json_object_get(m, "mismatch/tokens")) == (double)g.r.response[g.r.n]);
+            cairn_reader_close(r);
+        }
+        rig_trainer_close(&g);
+        rig_close(&g);
+    }
+}
+
+/* Rollouts of another policy: refused by name, unless the recipe corrects for them; recorded responses need no policy. */
+static void test_off_policy(void **state)
+{
+    static const struct {
+        const char *override[3];
+        int policy, logprobs, rc; /* policy: 1 another one, 0 none */
+    } row[] = {
+        {{NULL}, 1, 1, CAIRN_EDATA},
+        {{"train.on_policy=correct", "train.correction=tis"}, 1, 1, 0},
+        {{NULL}, 0, 0, 0},
+        {{NULL}, 0, 1, CAIRN_EDATA},
+        {{"train.on_policy=correct", "train.correction=icepop"}, 0, 0, CAIRN_ERECIPE},
+        {{"train.loss=sft"}, 1, 1, 0},
+        {{"train.loss=sft"}, 0, 0, 0},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(row); i++) {
+        struct rig g;
+        int rc;
+
+        rig_open(&g, "cpu", row[i].override);
+        rig_trainer(&g, row[i].override);
+        rig_data(&g, 5, 3, 1, 8, 4);
+        if (!row[i].logprobs) {
+            free(g.r.logprobs);
+            g.r.logprobs = NULL;
+        }
+        g.claim = row[i].policy ? "00112233445566778899aabbccddeeff" : "";
+        rig_commit(&g, 1, NULL);
+        rc = stage(&g, CAIRN_STAGE_TRAIN, 1);
+        if (rc != row[i].rc)
+            fail_msg("row %zu: %d, expected %d", i, rc, row[i].rc);
+        rig_trainer_close(&g);
+        rig_close(&g);
+    }
 }
 
 /* The trainer of a base in fp32 with a policy in bf16: what is frozen is rounded as sync rounds it. */
@@ -200,7 +273,8 @@ static const struct how full = {{NULL}, "cpu", "bf16", 0}, full_guard = {{NULL},
 int main(void)
 {
     const struct CMUnitTest tests[] = {HOW(full), HOW(full_guard), HOW(f32),       HOW(lora), HOW(lora_guard),
-                                       HOW(warm), HOW(warm_lora),  HOW(keep), cmocka_unit_test(test_frozen_rounded)};
+                                       HOW(warm), HOW(warm_lora),  HOW(keep), cmocka_unit_test(test_frozen_rounded),
+                                       cmocka_unit_test(test_other_numerics), cmocka_unit_test(test_off_policy)};
 
     return cmocka_run_group_tests_name("trainer", tests, NULL, NULL);
 }

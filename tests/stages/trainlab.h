@@ -22,6 +22,7 @@ struct rig {
     struct cairn_rollouts r;
     struct cairn_scores_table s;
     char *policy, *base;
+    const char *claim; /* which policy the rollouts say to come from: NULL the right one, "" none */
 };
 
 static inline void rig_open(struct rig *g, const char *backend, const char *const *run_override)
@@ -122,8 +123,9 @@ static inline int64_t rig_count(const struct rig *g)
 
 /* ---- artefacts --------------------------------------------------------------------------------------------------------- */
 
-/* The lab's rollouts as step/STEP/rollout of the run, sampled from policy STEP-1 by this back-end, in units of two groups; and its scores. */
-static inline void rig_commit(struct rig *g, int64_t step)
+/* The lab's rollouts as step/STEP/rollout of the run, sampled from policy STEP-1 by this back-end (or what claims to be
+ * another), in units of two groups; and its scores. */
+static inline void rig_commit(struct rig *g, int64_t step, const char *numerics)
 {
     for (int stage = CAIRN_STAGE_ROLLOUT; stage <= CAIRN_STAGE_SCORE; stage++) {
         const struct cairn_link link = {step, (enum cairn_stage)stage, NULL}, from = {step - 1, CAIRN_STAGE_SYNC, NULL};
@@ -150,8 +152,9 @@ static inline void rig_commit(struct rig *g, int64_t step)
         if (stage == CAIRN_STAGE_ROLLOUT) {
             OK(cairn_manifest_head(&head, policy, err));
             cairn_digest_hex(head.digest, hex);
-            json_object_set_new(m->content, "policy", json_string(hex));
-            OK(cairn_manifest_set_fingerprint(m, g->k.numerics, "", err));
+            if (!g->claim || *g->claim)
+                json_object_set_new(m->content, "policy", json_string(g->claim ? g->claim : hex));
+            OK(cairn_manifest_set_fingerprint(m, numerics ? numerics : g->k.numerics, "", err));
         }
         OK(cairn_attempt_commit(a, m, err));
         cairn_attempt_end(a);
