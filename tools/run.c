@@ -77,17 +77,20 @@ static enum cairn_status chain_run(const struct cairn_run *run, const struct arg
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_link *chain = NULL;
-    int n = 0, done = 0;
+    int n = 0, done = 0, last = -1; /* last: the last one that is done; there may be holes before it, where a repair took links out */
 
     TRY(cairn_run_chain(run, &chain, &n, err));
     for (int i = 0; i < n; i++)
-        done += cairn_link_done(run, &chain[i]);
+        if (cairn_link_done(run, &chain[i])) {
+            done++;
+            last = i;
+        }
     if (done == n)
         cairn_info("%s: all %d links were done before", run->dir, n);
     else if (done)
         cairn_info("%s: %d of %d links are done, going on", run->dir, done, n);
-    if (done) /* killed behind its commit, the last one may not have tidied up and told: it sees that it is done and does only that */
-        TRY(cairn_launch(run, &chain[done - 1], 1, err));
+    if (last >= 0) /* killed behind its commit, the last one may not have tidied up and told: it sees that it is done and does only that */
+        TRY(cairn_launch(run, &chain[last], 1, err));
     for (int i = 0; i < n; i++) {
         if (cairn_link_done(run, &chain[i]))
             continue;
