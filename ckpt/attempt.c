@@ -227,6 +227,11 @@ static enum cairn_status or_fenced(const struct cairn_attempt *a, enum cairn_sta
     return st;
 }
 
+enum cairn_status cairn_attempt_failed(const struct cairn_attempt *a, enum cairn_status st, struct cairn_error *err)
+{
+    return or_fenced(a, st, err);
+}
+
 static enum cairn_status attempt_new(struct cairn_attempt **out, const char *dir, const struct cairn_attempt_opts *opts, struct cairn_error *err)
 {
     const char *lane = opts && opts->lane ? opts->lane : "";

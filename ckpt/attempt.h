@@ -70,6 +70,9 @@ enum cairn_status cairn_attempt_adopt(struct cairn_attempt *a, const char *name,
 enum cairn_status cairn_attempt_each(struct cairn_attempt *a, int (*fn)(void *arg, const char *name, const char *identity, int64_t epoch),
                                      void *arg, struct cairn_error *err);
 
+/* st, or CAIRN_EFENCED if it is a failure that came about because another attempt committed and tidied ours away: for work on the attempt's
+ * files that does not go through the functions above. */
+enum cairn_status cairn_attempt_failed(const struct cairn_attempt *a, enum cairn_status st, struct cairn_error *err);
 /* CAIRN_OK while nobody outranks us; CAIRN_EFENCED naming who. Cheap; ask before long work. */
 enum cairn_status cairn_attempt_check(struct cairn_attempt *a, struct cairn_error *err);
 /* Seals m (epoch and, if empty, version filled in), writes and publishes it. m->identity must be the attempt's.
