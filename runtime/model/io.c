@@ -22,7 +22,18 @@
 
 static int wanted(const struct cairn_param_table *t, const struct cairn_save_opts *o, int i)
 {
-    return !(o->trainable_only && t->param[i].frozen);
+    return !(o->trainable_only && t->param[i].frozen) && !(o->share && !o->share->tensor[i].buf);
+}
+
+/* Rows of dimension 0 that are written of parameter i. */
+static int64_t rows_of(const struct cairn_param_table *t, const struct cairn_save_opts *o, int i)
+{
+    return o->share ? o->share->tensor[i].dim[0] : t->param[i].dim[0];
+}
+
+static int64_t elements_of(const struct cairn_param_table *t, const struct cairn_save_opts *o, int i)
+{
+    return cairn_param_count(&t->param[i]) / t->param[i].dim[0] * rows_of(t, o, i);
 }
 
 static enum cairn_dtype dtype_of(const struct cairn_param_table *t, const struct cairn_save_opts *o, int i)
@@ -41,7 +52,7 @@ static int shard_end(const struct cairn_param_table *t, const struct cairn_save_
 
         if (!wanted(t, o, i))
             continue;
-        n = cairn_param_count(&t->param[i]) * (int64_t)cairn_dtype_size(dtype_of(t, o, i));
+        n = elements_of(t, o, i) * (int64_t)cairn_dtype_size(dtype_of(t, o, i));
         if (any && bytes + n > most)
             break;
         bytes += n;
@@ -57,7 +68,7 @@ static int64_t bytes_of(const struct cairn_param_table *t, const struct cairn_sa
 
     for (int i = begin; i < end; i++)
         if (wanted(t, o, i))
-            n += cairn_param_count(&t->param[i]) * (int64_t)cairn_dtype_size(dtype_of(t, o, i));
+            n += elements_of(t, o, i) * (int64_t)cairn_dtype_size(dtype_of(t, o, i));
     return n;
 }
 
@@ -113,11 +124,11 @@ static enum cairn_status save_tensor(const struct cairn_source *src, const struc
     enum cairn_status st = CAIRN_OK;
     const struct cairn_param *p = &src->table->param[i];
     enum cairn_dtype to = dtype_of(src->table, o, i), from = o->each ? to : CAIRN_F32;
-    int64_t row = cairn_param_count(p) / p->dim[0], rows = rows_per_piece(p);
+    int64_t row = cairn_param_count(p) / p->dim[0], rows = rows_per_piece(p), all = rows_of(src->table, o, i);
     int64_t at_bytes = 0;
 
-    for (int64_t at = 0; at < p->dim[0]; at += rows) {
-        int64_t n = p->dim[0] - at < rows ? p->dim[0] - at : rows;
+    for (int64_t at = 0; at < all; at += rows) {
+        int64_t n = all - at < rows ? all - at : rows;
         size_t count = (size_t)(n * row), bytes = count * cairn_dtype_size(to);
         const void *data;
 
@@ -165,6 +176,8 @@ static enum cairn_status save_shard(const struct cairn_source *src, struct cairn
         slice[n] = cairn_slice_whole(names[n].name, dtype_of(src->table, o, i), p->ndim, p->dim);
         if (p->ndim == 3 && cairn_expert_name(names[n].name, -1, names[n].each, NAME_BYTES))
             slice[n].each = names[n].each;
+        if (o->share)
+            slice[n] = cairn_slice_part(&slice[n], 0, o->share->row ? o->share->row[i] : 0, rows_of(src->table, o, i));
         n++;
     }
     TRY(cairn_attempt_shard(a, &w, name, slice, n, &so, err));
@@ -195,8 +208,12 @@ enum cairn_status cairn_save(const struct cairn_source *src, struct cairn_attemp
         int end = shard_end(src->table, o, begin);
         char name[160];
 
-        if (cairn_stop_requested())
+        if (!o->through && cairn_stop_requested())
             TRY(cairn_fail(err, CAIRN_EAGAIN, "stopped between two shards"));
+        if (o->share && !bytes_of(src->table, o, begin, end)) { /* a rank without a share */
+            begin = end;
+            continue;
+        }
         cairn_save_shard_name(o, shard, name, sizeof(name));
         if (o->identity) { /* bounds go in, so that another plan adopts nothing */
             free(identity);
@@ -321,21 +338,21 @@ enum cairn_status cairn_load(struct cairn_store *s, struct cairn_reader *r, cons
 
     for (int i = 0; i < s->table->count; i++) {
         const struct cairn_param *p = &s->table->param[i];
-        int64_t row = cairn_param_count(p) / p->dim[0], rows = rows_per_piece(p);
+        int64_t row = cairn_param_count(p) / p->dim[0], rows = rows_per_piece(p), all = s->tensor[i].dim[0], first = s->row ? s->row[i] : 0;
         char name[NAME_BYTES];
 
         if (!s->tensor[i].buf)
             continue;
         tensor_name(prefix, p->name, name, sizeof(name));
-        for (int64_t at = 0; at < p->dim[0]; at += rows) {
-            int64_t n = p->dim[0] - at < rows ? p->dim[0] - at : rows;
+        for (int64_t at = 0; at < all; at += rows) {
+            int64_t n = all - at < rows ? all - at : rows;
             size_t bytes = (size_t)(n * row) * sizeof(float);
             struct cairn_tensor t = cairn_tensor_slice(&s->tensor[i], 0, at, n);
 
             if (cairn_stop_requested())
                 TRY(cairn_fail(err, CAIRN_EAGAIN, "stopped while loading %s", cairn_reader_path(r)));
             TRY(grow(&out.raw, &out.raw_bytes, bytes, err));
-            TRY(read_rows(r, name, p, at, n, CAIRN_F32, out.raw, &g, err));
+            TRY(read_rows(r, name, p, first + at, n, CAIRN_F32, out.raw, &g, err));
             TRY(cairn_tensor_set(&k->stream, &t, out.raw, bytes, err));
             done += n * row;
             cairn_progress_at(bar, done);
@@ -351,8 +368,27 @@ out:
 
 /* ---- trainer states and policies -------------------------------------------------------------------------------------------------- */
 
+/* A copy of a store's flat run in host memory, read as the store would be. */
+struct copy_source {
+    const struct cairn_store *shape;
+    const float *h;
+};
+
+static enum cairn_status read_copy(void *arg, int i, int64_t begin, int64_t n, enum cairn_dtype as, void *h_dst, struct cairn_error *err)
+{
+    const struct copy_source *s = arg;
+    const struct cairn_tensor *t = &s->shape->tensor[i];
+    size_t row;
+
+    if (as != CAIRN_F32 || !t->buf)
+        return CAIRN_BUG(err, "a copy gives f32, and only what it holds");
+    row = cairn_tensor_bytes(t) / (size_t)t->dim[0];
+    memcpy(h_dst, (const char *)s->h + (t->offset - s->shape->flat.offset) + (size_t)begin * row, (size_t)n * row);
+    return CAIRN_OK;
+}
+
 enum cairn_status cairn_trainer_save(const struct cairn_optimizer *o, struct cairn_attempt *a, struct cairn_manifest *manifest,
-                                     const char *identity, struct cairn_error *err)
+                                     const struct cairn_trainer_save_opts *opts, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     const struct {
@@ -362,11 +398,29 @@ enum cairn_status cairn_trainer_save(const struct cairn_optimizer *o, struct cai
 
     for (int i = 0; i < 3; i++) {
         struct cairn_store_source from = {set[i].store, o->k};
-        struct cairn_source src = cairn_source_store(&from);
-        const struct cairn_save_opts so = {.stem = set[i].stem, .prefix = set[i].prefix, .trainable_only = 1, .dtype = CAIRN_F32, .identity = identity};
+        struct copy_source copy = {set[i].store, opts->h_values ? opts->h_values[i] : NULL};
+        struct cairn_source src = copy.h ? (struct cairn_source){o->table, read_copy, &copy} : cairn_source_store(&from);
+        char stem[32];
+        const struct cairn_save_opts so = {.stem = stem, .prefix = set[i].prefix, .trainable_only = 1, .dtype = CAIRN_F32,
+                                           .identity = opts->identity, .share = o->ranks > 1 ? set[i].store : NULL, .through = opts->through};
 
+        if (o->ranks > 1)
+            snprintf(stem, sizeof stem, "%s-r%04d", set[i].stem, o->rank);
+        else
+            snprintf(stem, sizeof stem, "%s", set[i].stem);
         TRY(cairn_save(&src, a, manifest, &so, err));
     }
+out:
+    return st;
+}
+
+enum cairn_status cairn_trainer_snapshot(const struct cairn_optimizer *o, float *const *h, struct cairn_error *err)
+{
+    const struct cairn_tensor *flat[] = {&o->master.flat, &o->m.flat, &o->v.flat};
+    enum cairn_status st = CAIRN_OK;
+
+    for (int i = 0; i < 3 && o->end > o->begin; i++)
+        TRY(cairn_tensor_get(&o->k->stream, flat[i], h[i], cairn_tensor_bytes(flat[i]), err));
 out:
     return st;
 }

@@ -17,7 +17,8 @@
 #include "model/optimizer.h"
 #include "model/params.h"
 
-/* Where tensors come from: rows [begin, begin + n) of dimension 0 of parameter i, dense, as `as` (one of dtype(i) or F32). */
+/* Where tensors come from: rows [begin, begin + n) of dimension 0 of parameter i (of what the source has of it, where that is a share),
+ * dense, as `as` (one of dtype(i) or F32). */
 struct cairn_source {
     const struct cairn_param_table *table;
     enum cairn_status (*read)(void *arg, int i, int64_t begin, int64_t n, enum cairn_dtype as, void *h_dst, struct cairn_error *err);
@@ -33,6 +34,8 @@ struct cairn_save_opts {
     int64_t max_bytes;      /* of one shard, tensors are not split; 0: 4 GiB */
     const char *identity;   /* what the values come from, for adoption; NULL: nothing is adopted */
     const char *what;       /* name of a progress bar, or NULL */
+    const struct cairn_store *share; /* or NULL; only the rows that this store has, as parts of the tensors (shares.h) */
+    int through;            /* 1: a stop that is requested does not end it */
 };
 
 /* Writes the set into the attempt. manifest (may be NULL: the shards' entry files are there for whoever commits): gets the entries.
@@ -57,14 +60,23 @@ struct cairn_reader_source { /* an artefact; tensors it lacks come from `other` 
 };
 struct cairn_source cairn_source_reader(struct cairn_reader_source *s);
 
-/* All tensors of the store (absent ones skipped) from an artefact, widened to f32; shape must be the table's, any float dtype. */
+/* All tensors of the store (absent ones skipped; of a share its rows) from an artefact, widened to f32; shape must be the table's, any float
+ * dtype. */
 enum cairn_status cairn_load(struct cairn_store *s, struct cairn_reader *r, const char *prefix, struct cairn_compute *k, const char *what,
                              struct cairn_error *err);
 
 /* A trainer state: masters, first and second moments of the trainable parameters, f32, as sets "master", "m", "v"; the update count
- * is a member of the artefact's content ("updates"), the caller's to write. */
+ * is a member of the artefact's content ("updates"), the caller's to write. Ranks that share an optimiser write their shares each, as
+ * sets "master-r0001" and so on, into one attempt; any number of ranks reads it. */
+struct cairn_trainer_save_opts {
+    const char *identity;         /* as in cairn_save_opts */
+    int through;
+    const float *const *h_values; /* or NULL: from these copies instead of the stores (cairn_trainer_snapshot); o is read for its shape only */
+};
 enum cairn_status cairn_trainer_save(const struct cairn_optimizer *o, struct cairn_attempt *a, struct cairn_manifest *manifest,
-                                     const char *identity, struct cairn_error *err);
+                                     const struct cairn_trainer_save_opts *opts, struct cairn_error *err);
+/* Copies masters, m and v into h[0], h[1], h[2], o->end - o->begin floats each. */
+enum cairn_status cairn_trainer_snapshot(const struct cairn_optimizer *o, float *const *h, struct cairn_error *err);
 enum cairn_status cairn_trainer_load(struct cairn_optimizer *o, struct cairn_reader *r, struct cairn_error *err);
 
 /* The weights of a policy, cast from a trainer state: W = cast(master, dtype); frozen ones and what is not in the state from `base`

@@ -395,7 +395,7 @@ static void training(void **state)
     for (int i = 0; i < 2; i++) { /* entries into the manifest, or by adoption */
         x = begin(hf_path(i ? "state2" : "state"), "trainer");
         json_object_set_new(x.m->content, "updates", json_integer(77));
-        OK(cairn_trainer_save(&o, x.a, i ? NULL : x.m, "inputs", err));
+        OK(cairn_trainer_save(&o, x.a, i ? NULL : x.m, &(struct cairn_trainer_save_opts){.identity = "inputs"}, err));
         if (i) {
             static const char *const names[] = {"master-00000", "m-00000", "v-00000"};
             char identity[100];
