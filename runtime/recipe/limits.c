@@ -12,12 +12,10 @@ static const struct {
     {"run.lag", 0, "samples and trains one after the other only"},
     {"rollout.parallel.tp", 1, "samples with tp 1 only"},
     {"rollout.parallel.ep", 1, "samples with ep 1 only"},
-    {"checkpoint.updates", 0, "commits whole steps only"},
     {"train.parallel.tp", 1, "trains with tp 1 only"},
     {"train.parallel.pp", 1, "trains with pp 1 only"},
     {"train.parallel.cp", 1, "trains with cp 1 only"},
     {"train.parallel.ep", 1, "trains with ep 1 only"},
-    {"train.parallel.dp", 1, "trains with dp 1 only"},
 };
 
 static const struct {

@@ -346,7 +346,7 @@ static enum cairn_status stage_try(struct cairn_stage_ctx *ctx, const struct cai
     TRY(cairn_ranks_agree(ctx, "inputs", prepare(ctx, def, a, &compute, err), err));
     TRY(compare(ctx, err));
     TRY(attempt_open(ctx, err));
-    st = def->work(ctx, err);
+    st = cairn_attempt_failed(ctx->attempt, def->work(ctx, err), err);
     if (!ctx->agreed)
         st = cairn_ranks_vote(ctx, st, err);
     TRY(st);
@@ -426,11 +426,9 @@ static enum cairn_status together(struct cairn_stage_ctx *ctx, const struct cair
 {
     int there = 0;
 
+    if (st == CAIRN_OK && ctx->world->size > 1 && !def->splits && !def->ranks)
+        st = cairn_fail(err, CAIRN_EUSAGE, "started with %d ranks; this stage runs in one", ctx->world->size);
     TRY(cairn_ranks_agree(ctx, "the start", st, err));
-    if (ctx->world->size > 1 && !def->splits) {
-        ctx->agreed = 1;
-        TRY(cairn_fail(err, CAIRN_EUSAGE, "started with %d ranks; this stage runs in one", ctx->world->size));
-    }
     if (ctx->world->rank == 0)
         there = cairn_artefact_committed(ctx->dir);
     TRY(cairn_ranks_tell(ctx, "committed already", CAIRN_OK, &there, sizeof there, err));

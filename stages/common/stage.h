@@ -47,6 +47,7 @@ struct cairn_stage_def {
     const char *doc; /* --help, with two examples */
     int wants_device, wants_graders;
     int splits; /* 1: its work is split over ranks and tasks */
+    int ranks;  /* 1: over ranks only */
     /* Writes shards into ctx->attempt and the manifest. CAIRN_OK: whole, commit. CAIRN_EAGAIN: stopped early; whole shards are kept.
      * Called on every rank; a status that is not agreed yet goes to the vote. */
     enum cairn_status (*work)(struct cairn_stage_ctx *ctx, struct cairn_error *err);

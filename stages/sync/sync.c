@@ -8,6 +8,7 @@
 #include "ckpt/retention.h"
 #include "model/io.h"
 #include "model/policy.h"
+#include "stages/common/inside.h"
 #include "stages/common/metrics.h"
 #include "stages/common/setup.h"
 
@@ -88,6 +89,7 @@ enum cairn_status cairn_sync_after(const struct cairn_run *run, const struct cai
     enum cairn_status st = CAIRN_OK;
 
     TRY(cairn_metrics_step(run, l->step, err));
+    TRY(cairn_inside_drop(run, l->step, err)); /* should a kill have come before train did */
     TRY(retain(run, CAIRN_STAGE_TRAIN, l->step, &states, err));
     if (json_is_integer(keep)) {
         policies.keep = json_integer_value(keep);

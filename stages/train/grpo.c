@@ -7,6 +7,8 @@
 
 #include "base/philox.h"
 #include "stages/common/setup.h"
+#include "stages/train/known.h"
+#include "stages/train/point.h"
 
 /* mismatch.max: auto, where trainer and sampler carry different numerics: what two fp32 or bf16 implementations of one model may differ
  * by on a single token without anything being wrong. */
@@ -19,6 +21,9 @@ struct job {
     const struct cairn_scores_table *s;
     const struct cairn_grpo_opts *o;
     struct cairn_grpo_stats *stats;
+    struct cairn_grpo_stats part;       /* this rank's, of the update at hand */
+    double *gathered;                   /* (ranks * NUMBERS) scratch */
+    struct cairn_points *points;
     float temperature;
     int sft;
     double mismatch_max;
@@ -84,6 +89,100 @@ static void recipe_read(struct job *j)
                                              .publish = cairn_setup_dtype(r)};
 }
 
+/* ---- statistics ------------------------------------------------------------------------------------------------------------- */
+
+/* All of them that outlive an update, as doubles (counts stay exact below 2^53), for the ranks and for the disc. */
+#define NUMBERS (CAIRN_LS_COUNT + 12)
+
+static void numbers_out(const struct cairn_grpo_stats *s, double *h)
+{
+    memcpy(h, s->loss, sizeof s->loss);
+    h += CAIRN_LS_COUNT;
+    *h++ = s->sft_loss;
+    *h++ = s->grad_norm;
+    *h++ = s->lr;
+    *h++ = s->grad_norm_max;
+    *h++ = (double)s->updates;
+    *h++ = (double)s->skipped;
+    *h++ = (double)s->loss_tokens;
+    *h++ = (double)s->compared;
+    *h++ = (double)s->equal;
+    *h++ = s->mismatch_sum;
+    *h++ = s->mismatch_max;
+    *h = s->mismatch_k3;
+}
+
+static void numbers_in(struct cairn_grpo_stats *s, const double *h)
+{
+    memcpy(s->loss, h, sizeof s->loss);
+    h += CAIRN_LS_COUNT;
+    s->sft_loss = *h++;
+    s->grad_norm = *h++;
+    s->lr = *h++;
+    s->grad_norm_max = *h++;
+    s->updates = (int64_t)*h++;
+    s->skipped = (int64_t)*h++;
+    s->loss_tokens = (int64_t)*h++;
+    s->compared = (int64_t)*h++;
+    s->equal = (int64_t)*h++;
+    s->mismatch_sum = *h++;
+    s->mismatch_max = *h++;
+    s->mismatch_k3 = *h;
+}
+
+static void losses_add(double *to, const double *from)
+{
+    double min = fmin(to[CAIRN_LS_RATIO_MIN], from[CAIRN_LS_RATIO_MIN]), max = fmax(to[CAIRN_LS_RATIO_MAX], from[CAIRN_LS_RATIO_MAX]);
+    double mismatch = fmax(to[CAIRN_LS_MISMATCH_MAX], from[CAIRN_LS_MISMATCH_MAX]);
+
+    for (int i = 0; i < CAIRN_LS_COUNT; i++)
+        to[i] += from[i];
+    to[CAIRN_LS_RATIO_MIN] = min;
+    to[CAIRN_LS_RATIO_MAX] = max;
+    to[CAIRN_LS_MISMATCH_MAX] = mismatch;
+}
+
+static void losses_begin(double *h)
+{
+    memset(h, 0, CAIRN_LS_COUNT * sizeof *h);
+    h[CAIRN_LS_RATIO_MIN] = INFINITY;
+    h[CAIRN_LS_RATIO_MAX] = -INFINITY;
+}
+
+/* Before an update: nothing counted. */
+static enum cairn_status part_begin(struct job *j, struct cairn_error *err)
+{
+    j->part = (struct cairn_grpo_stats){0};
+    losses_begin(j->part.loss);
+    return cairn_tensor_set(&j->t->k->stream, &j->t->stats, j->part.loss, sizeof j->part.loss, err);
+}
+
+/* What the ranks have counted in this update, added to the step's in rank order. st: how it went here. */
+static enum cairn_status part_end(struct job *j, enum cairn_status st, struct cairn_error *err)
+{
+    struct cairn_grpo_stats *s = j->stats;
+    double own[NUMBERS];
+
+    if (st == CAIRN_OK)
+        st = cairn_tensor_get(&j->t->k->stream, &j->t->stats, j->part.loss, sizeof j->part.loss, err);
+    numbers_out(&j->part, own);
+    TRY(cairn_trainer_gather(j->t, "an update's gradients", st, own, NUMBERS, j->gathered, err));
+    for (int r = 0; r < j->t->ranks; r++) {
+        struct cairn_grpo_stats its;
+
+        numbers_in(&its, j->gathered + r * NUMBERS);
+        losses_add(s->loss, its.loss);
+        s->sft_loss += its.sft_loss;
+        s->compared += its.compared;
+        s->equal += its.equal;
+        s->mismatch_sum += its.mismatch_sum;
+        s->mismatch_k3 += its.mismatch_k3;
+        s->mismatch_max = fmax(s->mismatch_max, its.mismatch_max);
+    }
+out:
+    return st;
+}
+
 /* ---- sequences and what is known of their tokens ---------------------------------------------------------------------------- */
 
 static enum cairn_status job_prepare(struct job *j, struct cairn_error *err)
@@ -116,7 +215,7 @@ static enum cairn_status job_prepare(struct job *j, struct cairn_error *err)
 
 /* Compares log-probabilities of one rollout's response tokens, ours against the sampler's. A rollout that is not in the loss may hold
  * anything. */
-static enum cairn_status compare(struct job *j, int64_t rollout, const float *ours, struct cairn_error *err)
+static enum cairn_status compare(struct job *j, int64_t rollout, const float *ours, struct cairn_grpo_stats *stats, struct cairn_error *err)
 {
     const float *smp = j->r->logprobs + j->r->response[rollout];
     int64_t n = j->live[rollout] ? cairn_rollout_length(j->r, rollout) : 0;
@@ -124,12 +223,12 @@ static enum cairn_status compare(struct job *j, int64_t rollout, const float *ou
     for (int64_t i = 0; i < n; i++) {
         double d = fabs((double)ours[i] - (double)smp[i]), x = (double)ours[i] - (double)smp[i];
 
-        j->stats->compared++;
-        j->stats->equal += !memcmp(&ours[i], &smp[i], sizeof(float));
-        j->stats->mismatch_sum += d;
-        j->stats->mismatch_k3 += exp(x) - 1 - x;
-        if (d > j->stats->mismatch_max)
-            j->stats->mismatch_max = d;
+        stats->compared++;
+        stats->equal += !memcmp(&ours[i], &smp[i], sizeof(float));
+        stats->mismatch_sum += d;
+        stats->mismatch_k3 += exp(x) - 1 - x;
+        if (d > stats->mismatch_max)
+            stats->mismatch_max = d;
         if (!(d <= j->mismatch_max) || !isfinite(d))
             return cairn_fail(err, CAIRN_ENUMERIC,
                               "sampler and trainer disagree: rollout %lld (group %d, sample %d), response token %lld (id %d): sampler %.9g, "
@@ -148,21 +247,18 @@ static enum cairn_status recompute(struct job *j, const struct cairn_sequence *l
     int64_t *at = calloc((size_t)m + 1, sizeof *at), total = 0;
     float *ours = NULL;
 
-    if (!at)
-        return CAIRN_NOMEM(err);
-    for (int64_t i = 0; i < m; i++) {
+    for (int64_t i = 0; at && i < m; i++) {
         at[i] = total;
         total += list[i].length - list[i].prompt;
     }
     ours = calloc((size_t)total + 1, sizeof *ours);
-    if (!ours)
-        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_trainer_agree(j->t, "room for log-probabilities", at && ours ? CAIRN_OK : CAIRN_NOMEM(err), err));
     TRY(cairn_trainer_logprobs(j->t, NULL, list, m, at, j->temperature, ours, err));
     for (int64_t i = 0; i < m; i++) {
         int64_t rollout = list[i].index;
 
         if (j->r->logprobs)
-            TRY(compare(j, rollout, ours + at[i], err));
+            TRY(compare(j, rollout, ours + at[i], j->stats, err)); /* all ranks have all of them */
         if (keep)
             memcpy(j->old + j->r->response[rollout], ours + at[i], (size_t)(list[i].length - list[i].prompt) * sizeof *ours);
     }
@@ -183,8 +279,7 @@ static enum cairn_status probe(struct job *j, const int64_t *order, int64_t begi
     enum cairn_status st = CAIRN_OK;
     int64_t m = 0;
 
-    if (!list)
-        return CAIRN_NOMEM(err);
+    TRY(cairn_trainer_agree(j->t, "the probe", list ? CAIRN_OK : CAIRN_NOMEM(err), err));
     for (int64_t g = begin; g < j->groups; g++)
         for (int64_t i = j->first[order[g]]; i < j->first[order[g] + 1]; i++) {
             uint32_t w[4];
@@ -195,39 +290,72 @@ static enum cairn_status probe(struct job *j, const int64_t *order, int64_t begi
         }
     if (m)
         st = recompute(j, list, m, 0, err);
+out:
     free(list);
     return st;
 }
 
 static enum cairn_status reference(struct job *j, struct cairn_error *err);
 
-/* old, ref, dropped rollouts: everything that is fixed before update 0. first_groups: groups of update 0. */
-static enum cairn_status targets_prepare(struct job *j, const int64_t *order, int64_t first_groups, struct cairn_error *err)
+/* old is what the sampler wrote. */
+static int old_is_sampled(const struct job *j)
+{
+    return j->o->same_policy && j->o->same_numerics && j->r->logprobs;
+}
+
+/* Rollouts whose probability has moved too far as a whole leave the loss. */
+static void sequences_drop(struct job *j)
 {
     const struct cairn_rollouts *r = j->r;
-    enum cairn_status st = CAIRN_OK;
 
+    for (int64_t q = 0; r->logprobs && q < j->n; q++) {
+        int64_t i = j->sequence[q].index, n = cairn_rollout_length(r, i);
+        double d = 0;
+
+        if (!j->live[i])
+            continue;
+        for (int64_t k = r->response[i]; k < r->response[i + 1]; k++)
+            d += (double)j->old[k] - (double)r->logprobs[k];
+        d = n ? exp(d / (double)n) : 1;
+        if (d < (double)j->loss.correct_low || d > (double)j->loss.correct_high)
+            j->live[i] = 0;
+    }
+}
+
+/* old, ref, dropped rollouts: everything that is fixed before update 0, from disc where an earlier attempt has computed it. first_groups:
+ * groups of update 0. *begin: updates that are done, with their sums in j->stats. */
+static enum cairn_status targets_prepare(struct job *j, const int64_t *order, int64_t first_groups, int64_t *begin, struct cairn_error *err)
+{
+    const struct cairn_rollouts *r = j->r;
+    const int64_t n = r->response[r->n];
+    enum cairn_status st = CAIRN_OK;
+    double numbers[NUMBERS];
+    int found = 1;
+
+    *begin = 0;
+    if (!j->sft && !old_is_sampled(j))
+        TRY(cairn_known_load(j->ctx, j->t, "old", j->old, n, numbers, NUMBERS, &found, err));
+    if (!found)
+        TRY(cairn_points_forget(j->points, err)); /* the weights that old stood under are gone with the first update */
+    else if (!j->sft && !old_is_sampled(j))
+        numbers_in(j->stats, numbers);
+    TRY(cairn_points_resume(j->points, begin, numbers, err));
+    if (*begin)
+        numbers_in(j->stats, numbers);
+    j->stats->resumed = *begin;
     if (j->sft)
-        return CAIRN_OK;
-    if (j->o->same_policy && j->o->same_numerics && r->logprobs) {
-        memcpy(j->old, r->logprobs, (size_t)r->response[r->n] * sizeof *j->old);
-        TRY(probe(j, order, first_groups, err));
-    } else {
+        goto out;
+    if (old_is_sampled(j)) {
+        memcpy(j->old, r->logprobs, (size_t)n * sizeof *j->old);
+        if (!*begin)
+            TRY(probe(j, order, first_groups, err));
+    } else if (!found) {
         TRY(recompute(j, j->sequence, j->n, 1, err));
+        numbers_out(j->stats, numbers);
+        TRY(cairn_known_save(j->ctx, j->t, "old", j->old, n, numbers, NUMBERS, err));
     }
     if (!strcmp(cairn_recipe_str(j->t->recipe, "train.correction.kind"), "sequence"))
-        for (int64_t q = 0; r->logprobs && q < j->n; q++) {
-            int64_t i = j->sequence[q].index, n = cairn_rollout_length(r, i);
-            double d = 0;
-
-            if (!j->live[i])
-                continue;
-            for (int64_t k = r->response[i]; k < r->response[i + 1]; k++)
-                d += (double)j->old[k] - (double)r->logprobs[k];
-            d = n ? exp(d / (double)n) : 1;
-            if (d < (double)j->loss.correct_low || d > (double)j->loss.correct_high)
-                j->live[i] = 0;
-        }
+        sequences_drop(j);
     if (j->loss.kl_coef > 0)
         TRY(reference(j, err));
 out:
@@ -235,32 +363,48 @@ out:
 }
 
 /* Log-probabilities under the reference policy: LoRA with the adapter off; full weights: RUN/base, loaded for this pass alone. */
+static enum cairn_status reference_open(struct job *j, struct cairn_policy *base, int *opened, struct cairn_error *err)
+{
+    char *dir = cairn_run_path(j->ctx->run, "base");
+    enum cairn_status st = CAIRN_OK;
+
+    if (!dir)
+        TRY(CAIRN_NOMEM(err));
+    if (!j->t->policy.lora) {
+        TRY(cairn_policy_open(base, dir, &(struct cairn_policy_opts){.quiet = 1}, j->t->k, err));
+        *opened = 1;
+    }
+out:
+    free(dir);
+    return st;
+}
+
 static enum cairn_status reference(struct job *j, struct cairn_error *err)
 {
+    const int64_t n = j->r->response[j->r->n];
     enum cairn_status st = CAIRN_OK;
-    char *dir = cairn_run_path(j->ctx->run, "base");
     struct cairn_model of = j->t->model;
     struct cairn_policy base = {0};
     int64_t *at = calloc((size_t)j->n + 1, sizeof *at);
-    int opened = 0;
+    int opened = 0, found;
 
-    j->ref = calloc((size_t)j->r->response[j->r->n] + 1, sizeof *j->ref);
-    if (!dir || !at || !j->ref)
-        TRY(CAIRN_NOMEM(err));
+    j->ref = calloc((size_t)n + 1, sizeof *j->ref);
+    TRY(cairn_trainer_agree(j->t, "room for the reference", at && j->ref ? CAIRN_OK : CAIRN_NOMEM(err), err));
+    TRY(cairn_known_load(j->ctx, j->t, "ref", j->ref, n, NULL, 0, &found, err));
+    if (found)
+        goto out;
     for (int64_t i = 0; i < j->n; i++)
         at[i] = j->r->response[j->sequence[i].index];
-    if (!j->t->policy.lora) {
-        TRY(cairn_policy_open(&base, dir, &(struct cairn_policy_opts){.quiet = 1}, j->t->k, err));
-        opened = 1;
+    TRY(cairn_trainer_agree(j->t, "the reference", reference_open(j, &base, &opened, err), err));
+    if (opened)
         of.weights = &base.weights;
-    }
     of.adapter = NULL;
     of.adapter_weights = NULL;
     TRY(cairn_trainer_logprobs(j->t, &of, j->sequence, j->n, at, j->temperature, j->ref, err));
+    TRY(cairn_known_save(j->ctx, j->t, "ref", j->ref, n, NULL, 0, err));
 out:
     if (opened)
         cairn_policy_close(&base);
-    free(dir);
     free(at);
     return st;
 }
@@ -348,7 +492,7 @@ static enum cairn_status micro_compare(struct job *j, const struct cairn_scores 
 
     TRY(cairn_tensor_get(&j->t->k->stream, &scores->logprob, j->row, (size_t)m->rows * sizeof *j->row, err));
     for (int q = 0; q < m->nseq; q++)
-        TRY(compare(j, m->member[q]->index, j->row + m->row_of[q], err));
+        TRY(compare(j, m->member[q]->index, j->row + m->row_of[q], &j->part, err));
 out:
     return st;
 }
@@ -365,7 +509,7 @@ static enum cairn_status sft_loss(struct job *j, const struct cairn_scores *scor
     TRY(cairn_tensor_get(&j->t->k->stream, &scores->logprob, j->row, (size_t)m->rows * sizeof *j->row, err));
     for (int q = 0; q < m->nseq; q++)
         for (int64_t i = 0; i < m->member[q]->length - m->member[q]->prompt; i++)
-            j->stats->sft_loss -= (double)j->weight[m->member[q]->index] * (double)j->row[m->row_of[q] + i];
+            j->part.sft_loss -= (double)j->weight[m->member[q]->index] * (double)j->row[m->row_of[q] + i];
 out:
     return st;
 }
@@ -415,16 +559,31 @@ out:
     return st;
 }
 
+/* Gradients of this rank's micro-batches of the update. */
+static enum cairn_status micros_run(struct job *j, const struct cairn_sequence *batch, int64_t n, int check, struct cairn_error *err)
+{
+    int64_t next = 0, number = 0;
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_stage_stopping(err));
+    TRY(part_begin(j, err));
+    TRY(cairn_trainer_zero(j->t, err));
+    while (cairn_trainer_fill(j->t, batch, n, &next, &number)) {
+        TRY(cairn_stage_stopping(err));
+        TRY(micro_run(j, check, err));
+    }
+out:
+    return st;
+}
+
 static enum cairn_status update_run(struct job *j, const int64_t *order, int64_t u, int64_t begin, int64_t end, struct cairn_error *err)
 {
     struct cairn_sequence *batch = calloc((size_t)j->n + 1, sizeof *batch);
     enum cairn_status st = CAIRN_OK;
-    int check = !j->stats->updates && j->o->same_policy && j->o->same_numerics && j->r->logprobs && !j->sft;
-    int64_t n = 0, next = 0, tokens = weights_set(j, order, begin, end);
+    int check = !j->stats->updates && old_is_sampled(j) && !j->sft;
+    int64_t n = 0, tokens = weights_set(j, order, begin, end);
 
-    if (!batch)
-        return CAIRN_NOMEM(err);
-    for (int64_t g = begin; g < end; g++)
+    for (int64_t g = begin; batch && g < end; g++)
         for (int64_t q = j->first[order[g]]; q < j->first[order[g] + 1]; q++)
             if (j->live[j->sequence[q].index]) /* the others have no part in the gradient, however they are packed */
                 batch[n++] = j->sequence[q];
@@ -433,13 +592,9 @@ static enum cairn_status update_run(struct job *j, const int64_t *order, int64_t
                    (long long)(end - begin));
         goto out;
     }
+    TRY(part_end(j, batch ? micros_run(j, batch, n, check, err) : CAIRN_NOMEM(err), err));
     j->stats->loss_tokens += tokens;
-    TRY(cairn_trainer_zero(j->t, err));
-    while (cairn_micro_fill(&j->t->micro, batch, n, &next, j->t->pack)) {
-        TRY(cairn_stage_stopping(err));
-        TRY(micro_run(j, check, err));
-    }
-    st = cairn_optimizer_step(&j->t->optimizer, &j->adamw, &j->t->grads, j->t->published, &j->stats->grad_norm, &j->stats->lr, err);
+    st = cairn_trainer_update(j->t, &j->adamw, &j->stats->grad_norm, &j->stats->lr, err);
     if (st == CAIRN_ENUMERIC && cairn_recipe_bool(j->t->recipe, "train.skip_nonfinite")) {
         cairn_warn("step %lld, update %lld left out: %s", (long long)j->o->step, (long long)u, err->text);
         j->stats->skipped++;
@@ -455,13 +610,41 @@ out:
     return st;
 }
 
-static enum cairn_status stats_begin(struct cairn_trainer *t, struct cairn_error *err)
+/* Updates `u` on; at a stop the last whole one is committed. */
+static enum cairn_status updates_run(struct job *j, const int64_t *order, int64_t u, int64_t updates, struct cairn_error *err)
 {
-    double h[CAIRN_LS_COUNT] = {0};
+    enum cairn_status st = CAIRN_OK;
+    double numbers[NUMBERS];
 
-    h[CAIRN_LS_RATIO_MIN] = INFINITY;
-    h[CAIRN_LS_RATIO_MAX] = -INFINITY;
-    return cairn_tensor_set(&t->k->stream, &t->stats, h, sizeof h, err);
+    numbers_out(j->stats, numbers);
+    for (; u < updates && st == CAIRN_OK; u++) {
+        st = update_run(j, order, u, cairn_pack_cut(j->groups, updates, u), cairn_pack_cut(j->groups, updates, u + 1), err);
+        if (st != CAIRN_OK) {
+            if (st == CAIRN_EAGAIN)
+                cairn_points_stop(j->points, u, numbers); /* as they were before the update that was begun */
+            break;
+        }
+        numbers_out(j->stats, numbers);
+        cairn_stage_progress(j->ctx, "updates", u + 1, updates);
+        st = cairn_points_reached(j->points, u + 1, updates, numbers, err);
+    }
+    return st;
+}
+
+static enum cairn_status job_open(struct job *j, int64_t **order, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(job_prepare(j, err));
+    if (!j->groups)
+        TRY(cairn_fail(err, CAIRN_EDATA, "step %lld: no rollout to train on", (long long)j->o->step));
+    *order = calloc((size_t)j->groups, sizeof **order);
+    j->gathered = calloc((size_t)j->t->ranks * NUMBERS, sizeof *j->gathered);
+    if (!*order || !j->gathered)
+        TRY(CAIRN_NOMEM(err));
+    cairn_pack_shuffle((uint64_t)cairn_recipe_i64(j->t->recipe, "run.seed"), j->o->step, j->groups, *order);
+out:
+    return st;
 }
 
 enum cairn_status cairn_grpo_run(struct cairn_stage_ctx *ctx, struct cairn_trainer *t, const struct cairn_rollouts *r,
@@ -469,33 +652,26 @@ enum cairn_status cairn_grpo_run(struct cairn_stage_ctx *ctx, struct cairn_train
                                  struct cairn_error *err)
 {
     struct job j = {.ctx = ctx, .t = t, .r = r, .s = s, .o = o, .stats = stats};
+    int64_t *order = NULL, updates, begin;
     enum cairn_status st = CAIRN_OK;
-    int64_t *order = NULL, updates;
 
     memset(stats, 0, sizeof *stats);
+    losses_begin(stats->loss);
     recipe_read(&j);
-    TRY(job_prepare(&j, err));
-    if (!j.groups)
-        TRY(cairn_fail(err, CAIRN_EDATA, "step %lld: no rollout to train on", (long long)o->step));
-    order = calloc((size_t)j.groups, sizeof *order);
-    if (!order)
-        TRY(CAIRN_NOMEM(err));
-    cairn_pack_shuffle((uint64_t)cairn_recipe_i64(t->recipe, "run.seed"), o->step, j.groups, order);
+    TRY(cairn_trainer_agree(t, "the rollouts", job_open(&j, &order, err), err));
     updates = cairn_recipe_i64(t->recipe, "train.updates_per_step");
     if (updates > j.groups)
         updates = j.groups;
-    TRY(stats_begin(t, err));
-    TRY(targets_prepare(&j, order, cairn_pack_cut(j.groups, updates, 1), err));
-    for (int64_t u = 0; u < updates; u++) {
-        TRY(cairn_stage_stopping(err));
-        TRY(update_run(&j, order, u, cairn_pack_cut(j.groups, updates, u), cairn_pack_cut(j.groups, updates, u + 1), err));
-        cairn_stage_progress(ctx, "updates", u + 1, updates);
-    }
-    TRY(cairn_tensor_get(&t->k->stream, &t->stats, stats->loss, sizeof stats->loss, err));
+    TRY(cairn_points_open(&j.points, ctx, t, NUMBERS, err));
+    TRY(targets_prepare(&j, order, cairn_pack_cut(j.groups, updates, 1), &begin, err));
+    TRY(updates_run(&j, order, begin, updates, err));
 out:
+    stats->stall_s = cairn_points_times(j.points).stall_s;
+    cairn_points_close(j.points);
     free(order);
     free(j.first);
     free(j.sequence);
+    free(j.gathered);
     free(j.old);
     free(j.ref);
     free(j.live);

@@ -4,6 +4,8 @@
  * compares its own forward with them for free, and mismatch.sample of the other rollouts is recomputed before it. Otherwise old is
  * computed for all rollouts under the weights at the start of the step. What is masked or unused is looked at nowhere.
  * All means are over the update's global batch; gradients are summed with weights that hold the reduction.
+ * Ranks share the micro-batches of an update (trainer.h) and know the whole batch; what they count is added up after each update, in rank
+ * order. Stopped or killed, a step is taken up behind the last whole update that was committed (point.h), statistics included.
  */
 #ifndef CAIRN_STAGES_TRAIN_GRPO_H
 #define CAIRN_STAGES_TRAIN_GRPO_H
@@ -22,6 +24,8 @@ struct cairn_grpo_stats {
     int64_t loss_tokens, rollouts, groups;
     int64_t compared, equal;     /* tokens compared with the sampler's, of them with equal bits */
     double mismatch_sum, mismatch_max, mismatch_k3;
+    int64_t resumed; /* updates that an earlier attempt did */
+    double stall_s;  /* time that saving updates has cost */
 };
 
 struct cairn_grpo_opts {
@@ -30,7 +34,7 @@ struct cairn_grpo_opts {
     int64_t step;
 };
 
-/* Trains on the used rollouts. t must have been reserved. CAIRN_ENUMERIC: sampler and trainer disagree beyond mismatch.max, or a gradient is
+/* Trains on the used rollouts. t must have been reserved. Collective over t's ranks; what it returns is agreed. CAIRN_ENUMERIC: sampler and trainer disagree beyond mismatch.max, or a gradient is
  * not finite; nothing of the step is kept. */
 enum cairn_status cairn_grpo_run(struct cairn_stage_ctx *ctx, struct cairn_trainer *t, const struct cairn_rollouts *r,
                                  const struct cairn_scores_table *s, const struct cairn_grpo_opts *o, struct cairn_grpo_stats *stats,

@@ -6,9 +6,11 @@ int main(int argc, char **argv)
     static const struct cairn_stage_def def = {
         .stage = CAIRN_STAGE_TRAIN,
         .doc = "Trains on the scored rollouts of step N (step 0: the warm start).\v"
-               "Examples:\n  cairn-train /tmp/tiny --step 1\n  srun cairn-train RUN --step 7 --quiet",
+               "Examples:\n  cairn-train /tmp/tiny --step 1\n  mpirun -np 4 cairn-train RUN --step 7 --quiet",
         .wants_device = 1,
+        .ranks = 1,
         .work = cairn_train_work,
+        .after = cairn_train_after,
     };
 
     return cairn_stage_main(argc, argv, &def);

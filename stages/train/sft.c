@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/philox.h"
 #include "stages/common/setup.h"
+#include "stages/train/point.h"
 #include "text/template.h"
 
 void cairn_examples_free(struct cairn_examples *e)
@@ -169,27 +170,49 @@ out:
     return st;
 }
 
-static enum cairn_status update_run(struct cairn_trainer *t, const struct cairn_sequence *batch, int64_t n, const struct cairn_optimizer_opts *o,
-                                    float *row, double *loss, struct cairn_error *err)
+/* Gradients of this rank's micro-batches; *sum: minus their log-probabilities. */
+static enum cairn_status micros_run(struct cairn_trainer *t, const struct cairn_sequence *batch, int64_t n, double tokens, float *row, double *sum,
+                                    struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    double tokens = 0, sum = 0, norm, lr;
-    int64_t next = 0;
+    int64_t next = 0, number = 0;
 
-    for (int64_t i = 0; i < n; i++)
-        tokens += (double)(batch[i].length - batch[i].prompt);
+    TRY(cairn_stage_stopping(err));
     TRY(cairn_trainer_zero(t, err));
-    while (cairn_micro_fill(&t->micro, batch, n, &next, t->pack)) {
+    while (cairn_trainer_fill(t, batch, n, &next, &number)) {
         TRY(cairn_stage_stopping(err));
-        TRY(micro_run(t, tokens, row, &sum, err));
+        TRY(micro_run(t, tokens, row, sum, err));
     }
-    *loss = tokens > 0 ? sum / tokens : 0;
-    TRY(cairn_optimizer_step(&t->optimizer, o, &t->grads, t->published, &norm, &lr, err));
 out:
     return st;
 }
 
-enum cairn_status cairn_sft_run(struct cairn_stage_ctx *ctx, struct cairn_trainer *t, const struct cairn_examples *e, double *loss,
+struct scratch {
+    struct cairn_sequence *s; /* (batch) */
+    float *row;               /* (micro.capacity) */
+    double *sums;             /* (ranks) */
+};
+
+static enum cairn_status update_run(struct cairn_trainer *t, struct scratch *x, int64_t n, const struct cairn_optimizer_opts *o, double *loss,
+                                    struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    double tokens = 0, sum = 0, norm, lr;
+
+    for (int64_t i = 0; i < n; i++)
+        tokens += (double)(x->s[i].length - x->s[i].prompt);
+    st = micros_run(t, x->s, n, tokens, x->row, &sum, err);
+    TRY(cairn_trainer_gather(t, "an update's gradients", st, &sum, 1, x->sums, err));
+    sum = 0;
+    for (int r = 0; r < t->ranks; r++)
+        sum += x->sums[r];
+    *loss = tokens > 0 ? sum / tokens : 0;
+    TRY(cairn_trainer_update(t, o, &norm, &lr, err));
+out:
+    return st;
+}
+
+enum cairn_status cairn_sft_run(struct cairn_stage_ctx *ctx, struct cairn_trainer *t, const struct cairn_examples *e, struct cairn_sft_stats *stats,
                                 struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -203,31 +226,41 @@ enum cairn_status cairn_sft_run(struct cairn_stage_ctx *ctx, struct cairn_traine
                                            .grad_clip = cairn_recipe_f64(r, "train.grad_clip"),
                                            .warmup_updates = cairn_recipe_i64(r, "warm_start.warmup_updates"),
                                            .publish = cairn_setup_dtype(r)};
-    int64_t updates = cairn_recipe_i64(r, "warm_start.updates"), batch = cairn_recipe_i64(r, "warm_start.batch");
+    int64_t updates = cairn_recipe_i64(r, "warm_start.updates"), batch = cairn_recipe_i64(r, "warm_start.batch"), u = 0;
     int64_t tail = updates / 10 > 0 ? updates / 10 : 1;
     struct order order = {.key = {.seed = (uint64_t)cairn_recipe_i64(r, "run.seed"), .purpose = CAIRN_PURPOSE_SHUFFLE}, .n = e->n, .epoch = -1};
-    struct cairn_sequence *s = calloc((size_t)batch, sizeof *s);
-    float *row = malloc((size_t)t->micro.capacity * sizeof *row);
-    double sum = 0;
+    struct scratch x = {calloc((size_t)batch, sizeof *x.s), malloc((size_t)t->micro.capacity * sizeof *x.row),
+                        calloc((size_t)t->ranks, sizeof *x.sums)};
+    struct cairn_points *points = NULL;
+    double sum = 0; /* of the tail's losses: all that goes from update to update beside the trainer's state */
 
+    memset(stats, 0, sizeof *stats);
     order.permutation = malloc((size_t)e->n * sizeof *order.permutation);
-    if (!s || !row || !order.permutation)
-        TRY(CAIRN_NOMEM(err));
-    for (int64_t u = 0; u < updates; u++) {
+    TRY(cairn_trainer_agree(t, "the examples", x.s && x.row && x.sums && order.permutation ? CAIRN_OK : CAIRN_NOMEM(err), err));
+    TRY(cairn_points_open(&points, ctx, t, 1, err));
+    TRY(cairn_points_resume(points, &u, &sum, err));
+    stats->resumed = u;
+    for (; u < updates; u++) {
         double mine;
 
-        TRY(cairn_stage_stopping(err));
         for (int64_t i = 0; i < batch; i++)
-            s[i] = *order_at(&order, e, u * batch + i);
-        TRY(update_run(t, s, batch, &o, row, &mine, err));
+            x.s[i] = *order_at(&order, e, u * batch + i);
+        st = update_run(t, &x, batch, &o, &mine, err);
+        if (st == CAIRN_EAGAIN)
+            cairn_points_stop(points, u, &sum);
+        TRY(st);
         if (u >= updates - tail)
             sum += mine;
         cairn_stage_progress(ctx, "updates", u + 1, updates);
+        TRY(cairn_points_reached(points, u + 1, updates, &sum, err));
     }
-    *loss = sum / (double)tail;
+    stats->loss = sum / (double)tail;
 out:
-    free(s);
-    free(row);
+    stats->stall_s = cairn_points_times(points).stall_s;
+    cairn_points_close(points);
+    free(x.s);
+    free(x.row);
+    free(x.sums);
     free(order.permutation);
     return st;
 }

@@ -23,8 +23,15 @@ enum cairn_status cairn_examples_load(struct cairn_examples *e, const char *path
                                       const struct cairn_model_config *config, struct cairn_error *err);
 void cairn_examples_free(struct cairn_examples *e);
 
-/* Runs warm_start.updates updates. *loss: mean over the last tenth of them. */
-enum cairn_status cairn_sft_run(struct cairn_stage_ctx *ctx, struct cairn_trainer *t, const struct cairn_examples *e, double *loss,
+struct cairn_sft_stats {
+    double loss;     /* mean over the last tenth of the updates */
+    int64_t resumed; /* updates that an earlier attempt did */
+    double stall_s;  /* time that saving updates has cost */
+};
+
+/* Runs warm_start.updates updates, from the last one on that an earlier attempt has committed (point.h). Collective over t's ranks; what it
+ * returns is agreed. */
+enum cairn_status cairn_sft_run(struct cairn_stage_ctx *ctx, struct cairn_trainer *t, const struct cairn_examples *e, struct cairn_sft_stats *stats,
                                 struct cairn_error *err);
 
 #endif

@@ -7,46 +7,81 @@
 #include "base/clock.h"
 #include "base/str.h"
 #include "model/io.h"
+#include "stages/common/inside.h"
+#include "stages/common/ranks.h"
 #include "stages/train/grpo.h"
 #include "stages/train/sft.h"
 
 static enum cairn_status state_save(struct cairn_stage_ctx *ctx, struct cairn_trainer *t, struct cairn_error *err)
 {
-    char identity[33];
+    /* no identity: a dead attempt's masters may stem from another point of the step's work than our moments, so nothing is adopted */
+    const struct cairn_trainer_save_opts o = {.through = 1}; /* this is the smallest unit: a stop in it would cost the last updates */
 
-    cairn_digest_hex(cairn_manifest_identity(ctx->manifest), identity);
     if (json_object_set_new(ctx->manifest->content, "updates", json_integer((json_int_t)t->optimizer.updates)))
         return CAIRN_NOMEM(err);
-    /* identity NULL: a dead attempt's masters may stem from another point of the step's work than our moments, so nothing is adopted */
-    return cairn_trainer_save(&t->optimizer, ctx->attempt, ctx->manifest, NULL, err);
+    return cairn_trainer_save(&t->optimizer, ctx->attempt, ctx->manifest, &o, err);
+}
+
+static void saving_tell(struct cairn_stage_ctx *ctx, int64_t resumed, double stall_s)
+{
+    cairn_stage_info(ctx, "updates/resumed", (double)resumed);
+    cairn_stage_info(ctx, "time/save_stall", stall_s);
+}
+
+/* The ranks that there are must be those of the layout. */
+static enum cairn_status layout_set(struct cairn_stage_ctx *ctx, struct cairn_error *err)
+{
+    int64_t dp = cairn_recipe_i64(ctx->run->recipe, "train.parallel.dp");
+    char layout[96];
+
+    if (ctx->world->size != dp) {
+        ctx->agreed = 1; /* all see the same */
+        return cairn_fail(err, CAIRN_EUSAGE, "started with %d rank%s, train.parallel.dp is %lld", ctx->world->size, ctx->world->size == 1 ? "" : "s",
+                          (long long)dp);
+    }
+    snprintf(layout, sizeof layout, "tp1 pp1 cp1 ep1 dp%lld segments%lld", (long long)dp,
+             (long long)cairn_recipe_i64(ctx->run->recipe, "numerics.segments"));
+    return cairn_manifest_set_fingerprint(ctx->manifest, ctx->manifest->numerics, layout, err);
+}
+
+static enum cairn_status examples_open(struct cairn_stage_ctx *ctx, struct cairn_trainer *t, struct cairn_examples *e, struct cairn_error *err)
+{
+    char *data = NULL, *tokenizer = NULL;
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_run_outside(ctx->run, "warm_start.data", &data, err));
+    TRY(cairn_run_outside(ctx->run, "model.tokenizer", &tokenizer, err));
+    TRY(cairn_examples_load(e, data, ctx->run->recipe, tokenizer, &t->policy.config, err));
+out:
+    free(data);
+    free(tokenizer);
+    return st;
 }
 
 static enum cairn_status warm_start(struct cairn_stage_ctx *ctx, struct cairn_error *err)
 {
+    const struct cairn_recipe *recipe = ctx->run->recipe;
     enum cairn_status st = CAIRN_OK;
     struct cairn_trainer t = {0};
     struct cairn_examples e = {0};
-    char *base = cairn_run_path(ctx->run, "base"), *data = NULL, *tokenizer = NULL;
-    double loss, t0 = cairn_now_s();
+    struct cairn_sft_stats stats;
+    char *base = cairn_run_path(ctx->run, "base");
+    double t0 = cairn_now_s();
 
-    if (!base)
-        TRY(CAIRN_NOMEM(err));
-    TRY(cairn_run_outside(ctx->run, "warm_start.data", &data, err));
-    TRY(cairn_run_outside(ctx->run, "model.tokenizer", &tokenizer, err));
-    TRY(cairn_trainer_open(&t, ctx->compute, ctx->run->recipe,
-                           &(struct cairn_trainer_start){.dir = base, .fresh_adapter = cairn_recipe_has(ctx->run->recipe, "model.adapter")}, err));
-    TRY(cairn_examples_load(&e, data, ctx->run->recipe, tokenizer, &t.policy.config, err));
-    TRY(cairn_trainer_reserve(&t, e.longest, e.longest * cairn_recipe_i64(ctx->run->recipe, "warm_start.batch"), 0, err));
-    TRY(cairn_sft_run(ctx, &t, &e, &loss, err));
-    cairn_stage_info(ctx, "loss/sft", loss);
+    TRY(cairn_ranks_agree(ctx, "the base", base ? CAIRN_OK : CAIRN_NOMEM(err), err));
+    TRY(cairn_trainer_open(&t, ctx->compute, recipe,
+                           &(struct cairn_trainer_start){.dir = base, .fresh_adapter = cairn_recipe_has(recipe, "model.adapter"), .ctx = ctx}, err));
+    TRY(cairn_trainer_agree(&t, "the examples", examples_open(ctx, &t, &e, err), err));
+    TRY(cairn_trainer_reserve(&t, e.longest, e.longest * cairn_recipe_i64(recipe, "warm_start.batch"), 0, err));
+    TRY(cairn_sft_run(ctx, &t, &e, &stats, err));
+    cairn_stage_info(ctx, "loss/sft", stats.loss);
     cairn_stage_info(ctx, "time/updates", cairn_now_s() - t0);
+    saving_tell(ctx, stats.resumed, stats.stall_s);
     TRY(state_save(ctx, &t, err));
 out:
     cairn_examples_free(&e);
     cairn_trainer_close(&t);
     free(base);
-    free(data);
-    free(tokenizer);
     return st;
 }
 
@@ -80,6 +115,7 @@ static void stats_tell(struct cairn_stage_ctx *ctx, const struct cairn_grpo_stat
         cairn_stage_info(ctx, "mismatch/kl", s->mismatch_k3 / compared);
     }
     cairn_stage_info(ctx, "time/updates", seconds);
+    saving_tell(ctx, s->resumed, s->stall_s);
 }
 
 /* Were these rollouts sampled from the policy that is being trained, and by the same numerics? */
@@ -123,56 +159,87 @@ static int64_t longest(const struct cairn_rollouts *r)
     return n;
 }
 
-static enum cairn_status step_train(struct cairn_stage_ctx *ctx, struct cairn_error *err)
+/* What a step is trained from. */
+struct inputs {
+    char *policy, *base;
+    struct cairn_reader *state; /* or NULL: the policy's weights are the masters */
+    struct cairn_rollouts r;
+    struct cairn_scores_table s;
+    struct cairn_grpo_opts o;
+};
+
+static void inputs_close(struct inputs *in)
+{
+    cairn_rollouts_free(&in->r);
+    cairn_scores_free(&in->s);
+    cairn_reader_close(in->state);
+    free(in->policy);
+    free(in->base);
+}
+
+static enum cairn_status inputs_open(struct cairn_stage_ctx *ctx, struct inputs *in, struct cairn_error *err)
 {
     const int64_t step = ctx->link.step;
     const struct cairn_link policy_link = {step - 1, CAIRN_STAGE_SYNC, NULL}, rollout_link = {step, CAIRN_STAGE_ROLLOUT, NULL},
                             score_link = {step, CAIRN_STAGE_SCORE, NULL}, train_link = {step - 1, CAIRN_STAGE_TRAIN, NULL};
-    struct cairn_reader *rollout_reader = NULL, *score_reader = NULL, *state = NULL;
-    char *policy = cairn_link_path(ctx->run, &policy_link), *base = cairn_run_path(ctx->run, "base");
+    struct cairn_reader *rollout_reader = NULL, *score_reader = NULL;
     char *names[3] = {cairn_link_relative(&rollout_link), cairn_link_relative(&score_link), cairn_link_relative(&train_link)};
-    struct cairn_trainer t = {0};
-    struct cairn_rollouts r = {0};
-    struct cairn_scores_table s = {0};
-    struct cairn_grpo_stats stats;
     struct cairn_manifest_head head;
-    struct cairn_grpo_opts o = {.step = step};
+    enum cairn_status st = CAIRN_OK;
+
+    in->policy = cairn_link_path(ctx->run, &policy_link);
+    in->base = cairn_run_path(ctx->run, "base");
+    in->o.step = step;
+    if (!in->policy || !in->base || !names[0] || !names[1] || !names[2])
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_manifest_head(&head, in->policy, err));
+    TRY(cairn_stage_input(ctx, names[0], &rollout_reader, err));
+    TRY(cairn_rollouts_load(&in->r, rollout_reader, err));
+    TRY(cairn_stage_input(ctx, names[1], &score_reader, err));
+    TRY(cairn_scores_load(&in->s, score_reader, 0, err));
+    if (in->s.n != in->r.n)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s has %lld rollouts, %s scores %lld", names[0], (long long)in->r.n, names[1], (long long)in->s.n));
+    TRY(origin_check(ctx, rollout_reader, &in->r, &head, &in->o, err));
+    if (step > 1 || cairn_recipe_has(ctx->run->recipe, "warm_start"))
+        TRY(cairn_stage_input(ctx, names[2], &in->state, err));
+out:
+    cairn_reader_close(rollout_reader);
+    cairn_reader_close(score_reader);
+    for (int i = 0; i < 3; i++)
+        free(names[i]);
+    return st;
+}
+
+static enum cairn_status step_train(struct cairn_stage_ctx *ctx, struct cairn_error *err)
+{
+    struct cairn_trainer t = {0};
+    struct inputs in = {0};
+    struct cairn_grpo_stats stats;
     enum cairn_status st = CAIRN_OK;
     double t0 = cairn_now_s();
 
-    if (!policy || !base || !names[0] || !names[1] || !names[2])
-        TRY(CAIRN_NOMEM(err));
-    TRY(cairn_manifest_head(&head, policy, err));
-    TRY(cairn_stage_input(ctx, names[0], &rollout_reader, err));
-    TRY(cairn_rollouts_load(&r, rollout_reader, err));
-    TRY(cairn_stage_input(ctx, names[1], &score_reader, err));
-    TRY(cairn_scores_load(&s, score_reader, 0, err));
-    if (s.n != r.n)
-        TRY(cairn_fail(err, CAIRN_EDATA, "%s has %lld rollouts, %s scores %lld", names[0], (long long)r.n, names[1], (long long)s.n));
-    TRY(origin_check(ctx, rollout_reader, &r, &head, &o, err));
-    if (step > 1 || cairn_recipe_has(ctx->run->recipe, "warm_start"))
-        TRY(cairn_stage_input(ctx, names[2], &state, err));
+    TRY(cairn_ranks_agree(ctx, "what to train on", inputs_open(ctx, &in, err), err));
     TRY(cairn_trainer_open(&t, ctx->compute, ctx->run->recipe,
-                           &(struct cairn_trainer_start){.dir = policy, .base = base, .state = state, .reset = step == 1}, err));
-    TRY(cairn_trainer_reserve(&t, longest(&r), r.offsets[r.n], 1, err));
-    TRY(cairn_grpo_run(ctx, &t, &r, &s, &o, &stats, err));
+                           &(struct cairn_trainer_start){.dir = in.policy, .base = in.base, .state = in.state, .reset = ctx->link.step == 1,
+                                                         .ctx = ctx}, err));
+    TRY(cairn_trainer_reserve(&t, longest(&in.r), in.r.offsets[in.r.n], 1, err));
+    TRY(cairn_grpo_run(ctx, &t, &in.r, &in.s, &in.o, &stats, err));
     stats_tell(ctx, &stats, cairn_now_s() - t0);
     TRY(state_save(ctx, &t, err));
 out:
     cairn_trainer_close(&t);
-    cairn_rollouts_free(&r);
-    cairn_scores_free(&s);
-    cairn_reader_close(rollout_reader);
-    cairn_reader_close(score_reader);
-    cairn_reader_close(state);
-    for (int i = 0; i < 3; i++)
-        free(names[i]);
-    free(policy);
-    free(base);
+    inputs_close(&in);
     return st;
 }
 
 enum cairn_status cairn_train_work(struct cairn_stage_ctx *ctx, struct cairn_error *err)
 {
-    return ctx->link.step == 0 ? warm_start(ctx, err) : step_train(ctx, err);
+    enum cairn_status st = layout_set(ctx, err);
+
+    return st != CAIRN_OK ? st : ctx->link.step == 0 ? warm_start(ctx, err) : step_train(ctx, err);
+}
+
+enum cairn_status cairn_train_after(const struct cairn_run *run, const struct cairn_link *l, struct cairn_error *err)
+{
+    return cairn_inside_drop(run, l->step, err);
 }

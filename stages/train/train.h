@@ -1,6 +1,8 @@
 /* train.h - the work of cairn-train: a step's updates, or the warm start (step 0), from committed inputs to a trainer state.
  *
- * Artefact, kind "trainer": masters and moments (model/io.h); content: "updates" (optimiser updates so far); info.metrics.
+ * Artefact, kind "trainer": masters and moments (model/io.h); content: "updates" (optimiser updates so far); info.metrics. With
+ * train.parallel.dp ranks each writes its share; the state says nothing of how many there were.
+ * A step that was stopped or killed is taken up behind the last update that was committed inside it (point.h).
  */
 #ifndef CAIRN_STAGES_TRAIN_TRAIN_H
 #define CAIRN_STAGES_TRAIN_TRAIN_H
@@ -8,5 +10,7 @@
 #include "stages/common/stage.h"
 
 enum cairn_status cairn_train_work(struct cairn_stage_ctx *ctx, struct cairn_error *err);
+/* After the commit: what was committed inside the step goes. */
+enum cairn_status cairn_train_after(const struct cairn_run *run, const struct cairn_link *l, struct cairn_error *err);
 
 #endif

@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "model/io.h"
+#include "stages/common/ranks.h"
 #include "stages/common/setup.h"
+#include "world/group.h"
 #include "stages/common/stage.h"
 
 static enum cairn_status adapter_fresh(struct cairn_trainer *t, struct cairn_error *err)
@@ -18,18 +20,6 @@ static enum cairn_status adapter_fresh(struct cairn_trainer *t, struct cairn_err
     p->lora = lora;
     TRY(cairn_store_create(&p->adapter_weights, &p->adapter.table, t->k->dev, 0, err));
     TRY(cairn_adapter_init(&p->adapter_weights, &p->adapter, (uint64_t)cairn_recipe_i64(t->recipe, "run.seed"), t->k, err));
-out:
-    return st;
-}
-
-/* master = published, for parameters that are trained. */
-static enum cairn_status masters_from_published(struct cairn_trainer *t, struct cairn_error *err)
-{
-    enum cairn_status st = CAIRN_OK;
-
-    for (int i = 0; i < t->table->count; i++)
-        if (t->optimizer.master.tensor[i].buf)
-            TRY(cairn_tensor_copy(&t->k->stream, &t->optimizer.master.tensor[i], &t->published->tensor[i], err));
 out:
     return st;
 }
@@ -65,25 +55,111 @@ out:
     return st;
 }
 
-enum cairn_status cairn_trainer_open(struct cairn_trainer *t, struct cairn_compute *k, const struct cairn_recipe *recipe,
-                                     const struct cairn_trainer_start *start, struct cairn_error *err)
+/* ---- ranks ----------------------------------------------------------------------------------------------------------- */
+
+enum cairn_status cairn_trainer_agree(struct cairn_trainer *t, const char *what, enum cairn_status st, struct cairn_error *err)
+{
+    return t->ctx && t->ctx->world ? cairn_ranks_agree(t->ctx, what, st, err) : st;
+}
+
+/* What cannot be agreed upon: the ranks are no longer at the same place. */
+static enum cairn_status apart(struct cairn_trainer *t, enum cairn_status st, const struct cairn_error *err)
+{
+    if (t->ranks > 1) {
+        cairn_warn("%s", err ? err->text : "the ranks cannot go on together");
+        cairn_world_abort(t->ctx->world, st);
+    }
+    return st;
+}
+
+enum cairn_status cairn_trainer_gather(struct cairn_trainer *t, const char *what, enum cairn_status st, const double *own, int n, double *all,
+                                       struct cairn_error *err)
+{
+    TRY(cairn_trainer_agree(t, what, st, err));
+    if (t->ranks == 1)
+        memcpy(all, own, (size_t)n * sizeof *own);
+    else if ((st = cairn_group_allgather(t->group, what, own, (size_t)n * sizeof *own, all, err)) != CAIRN_OK)
+        st = apart(t, st, err);
+out:
+    return st;
+}
+
+enum cairn_status cairn_trainer_update(struct cairn_trainer *t, const struct cairn_optimizer_opts *o, double *norm, double *lr, struct cairn_error *err)
+{
+    enum cairn_status st = cairn_optimizer_step(&t->optimizer, o, &t->grads, t->published, norm, lr, err);
+
+    return st == CAIRN_OK || st == CAIRN_ENUMERIC ? st : apart(t, st, err);
+}
+
+enum cairn_status cairn_trainer_publish(struct cairn_trainer *t, struct cairn_error *err)
+{
+    enum cairn_status st = cairn_optimizer_publish(&t->optimizer, cairn_setup_dtype(t->recipe), t->published, err);
+
+    return st == CAIRN_OK ? st : apart(t, st, err);
+}
+
+int cairn_trainer_fill(struct cairn_trainer *t, const struct cairn_sequence *s, int64_t n, int64_t *next, int64_t *number)
+{
+    while (cairn_micro_fill(&t->micro, s, n, next, t->pack))
+        if ((*number)++ % t->ranks == t->rank)
+            return 1;
+    return 0;
+}
+
+/* The group and channel of the ranks. All of them are here. */
+static enum cairn_status ranks_open(struct cairn_trainer *t, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    const struct cairn_policy_opts po = {.base = start->base, .quiet = 1};
 
-    *t = (struct cairn_trainer){.k = k, .recipe = recipe};
-    TRY(cairn_policy_open(&t->policy, start->dir, &po, k, err));
+    TRY(cairn_world_split(t->ctx->world, NULL, 0, t->ctx->world->rank, "dp", &t->group, err));
+    t->rank = t->group->rank;
+    t->ranks = t->group->size;
+    TRY(cairn_channel_open(&t->channel, t->group, t->k->dev, NULL, err));
+out:
+    return st == CAIRN_OK ? st : apart(t, st, err);
+}
+
+/* ---- open and close ---------------------------------------------------------------------------------------------------- */
+
+static enum cairn_status weights_open(struct cairn_trainer *t, const struct cairn_trainer_start *start, struct cairn_error *err)
+{
+    const struct cairn_policy_opts po = {.base = start->base, .quiet = 1};
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_policy_open(&t->policy, start->dir, &po, t->k, err));
     if (start->fresh_adapter)
         TRY(adapter_fresh(t, err));
     t->table = t->policy.lora ? &t->policy.adapter.table : &t->policy.table;
     t->published = t->policy.lora ? &t->policy.adapter_weights : &t->policy.weights;
-    TRY(cairn_optimizer_create(&t->optimizer, t->table, k, err));
-    TRY(cairn_store_create(&t->grads, t->table, k->dev, 1, err));
+out:
+    return st;
+}
+
+static enum cairn_status masters_open(struct cairn_trainer *t, const struct cairn_trainer_start *start, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_optimizer_create_shared(&t->optimizer, t->table, t->k, t->channel, err));
+    TRY(cairn_store_create(&t->grads, t->table, t->k->dev, 1, err));
     if (start->state)
         TRY(state_load(t, start, err));
     else
-        TRY(masters_from_published(t, err));
-    TRY(cairn_optimizer_publish(&t->optimizer, cairn_setup_dtype(recipe), t->published, err));
+        TRY(cairn_optimizer_start(&t->optimizer, t->published, err));
+out:
+    return st;
+}
+
+enum cairn_status cairn_trainer_open(struct cairn_trainer *t, struct cairn_compute *k, const struct cairn_recipe *recipe,
+                                     const struct cairn_trainer_start *start, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    *t = (struct cairn_trainer){.k = k, .recipe = recipe, .ctx = start->ctx, .ranks = 1};
+    TRY(cairn_trainer_agree(t, "the model", weights_open(t, start, err), err));
+    if (t->ctx && t->ctx->world && t->ctx->world->size > 1)
+        TRY(ranks_open(t, err));
+    TRY(cairn_trainer_agree(t, "the trainer's state", masters_open(t, start, err), err));
+    TRY(cairn_trainer_publish(t, err));
     TRY(frozen_publish(t, cairn_setup_dtype(recipe), err));
     t->model = (struct cairn_model){.k = k,
                                     .config = &t->policy.config,
@@ -133,7 +209,7 @@ enum cairn_status cairn_trainer_reserve(struct cairn_trainer *t, int64_t longest
     TRY(cairn_micro_create(&t->micro, rows, seqs, err));
     TRY(rows_create(t, rows, err));
 out:
-    return st;
+    return cairn_trainer_agree(t, "activation memory", st, err);
 }
 
 void cairn_trainer_close(struct cairn_trainer *t)
@@ -144,6 +220,8 @@ void cairn_trainer_close(struct cairn_trainer *t)
     cairn_store_free(&t->grads);
     cairn_optimizer_free(&t->optimizer);
     cairn_policy_close(&t->policy);
+    cairn_channel_close(t->channel);
+    cairn_group_destroy(t->group);
     memset(t, 0, sizeof *t);
 }
 
@@ -184,33 +262,84 @@ enum cairn_status cairn_trainer_zero(struct cairn_trainer *t, struct cairn_error
     return cairn_tensor_zero(&t->k->stream, &t->grads.flat, err);
 }
 
+/* This rank's micro-batches of the list, one behind the other into mine (room for all); *count floats. */
+static enum cairn_status logprobs_own(struct cairn_trainer *t, struct cairn_pass *pass, const struct cairn_sequence *s, int64_t n, float temperature,
+                                      float *mine, int64_t *count, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    float *row = malloc((size_t)t->micro.capacity * sizeof *row);
+    int64_t next = 0, number = 0;
+
+    *count = 0;
+    if (!row)
+        return CAIRN_NOMEM(err);
+    while (cairn_trainer_fill(t, s, n, &next, &number)) {
+        struct cairn_scores scores;
+
+        TRY(cairn_stage_stopping(err));
+        TRY(micro_forward(pass, &t->micro, temperature, &scores, err));
+        TRY(cairn_tensor_get(&t->k->stream, &scores.logprob, row, (size_t)t->micro.rows * sizeof *row, err));
+        for (int i = 0; i < t->micro.nseq; i++) {
+            const struct cairn_sequence *m = t->micro.member[i];
+
+            memcpy(mine + *count, row + t->micro.row_of[i], (size_t)(m->length - m->prompt) * sizeof *row);
+            *count += m->length - m->prompt;
+        }
+    }
+out:
+    free(row);
+    return st;
+}
+
+/* Puts rank r's numbers, as logprobs_own left them, where they belong. */
+static void logprobs_place(struct cairn_trainer *t, int r, const struct cairn_sequence *s, int64_t n, const int64_t *at, const float *theirs, float *out)
+{
+    int64_t next = 0, number = 0;
+
+    while (cairn_micro_fill(&t->micro, s, n, &next, t->pack)) {
+        if (number++ % t->ranks != r)
+            continue;
+        for (int i = 0; i < t->micro.nseq; i++) {
+            const struct cairn_sequence *m = t->micro.member[i];
+
+            memcpy(out + at[m - s], theirs, (size_t)(m->length - m->prompt) * sizeof *out);
+            theirs += m->length - m->prompt;
+        }
+    }
+}
+
 enum cairn_status cairn_trainer_logprobs(struct cairn_trainer *t, const struct cairn_model *of, const struct cairn_sequence *s, int64_t n,
                                          const int64_t *at, float temperature, float *out, struct cairn_error *err)
 {
     const struct cairn_pass_opts o = {.max_rows = t->micro.capacity, .max_seqs = t->micro.max_seqs};
     enum cairn_status st = CAIRN_OK;
     struct cairn_pass *own = NULL;
-    float *row = malloc((size_t)t->micro.capacity * sizeof *row);
-    int64_t next = 0;
+    int64_t total = 0, count = 0;
+    size_t *offset = NULL;
+    char *all = NULL;
+    float *mine;
 
-    if (!row)
-        return CAIRN_NOMEM(err);
-    if (of) /* a pass is bound to its model for life */
-        TRY(cairn_pass_create(&own, of, &o, err));
-    while (cairn_micro_fill(&t->micro, s, n, &next, t->pack)) {
-        struct cairn_scores scores;
-
-        TRY(cairn_stage_stopping(err));
-        TRY(micro_forward(own ? own : t->pass, &t->micro, temperature, &scores, err));
-        TRY(cairn_tensor_get(&t->k->stream, &scores.logprob, row, (size_t)t->micro.rows * sizeof *row, err));
-        for (int i = 0; i < t->micro.nseq; i++) {
-            const struct cairn_sequence *m = t->micro.member[i];
-
-            memcpy(out + at[m - s], row + t->micro.row_of[i], (size_t)(m->length - m->prompt) * sizeof *row);
-        }
+    for (int64_t i = 0; i < n; i++)
+        total += s[i].length - s[i].prompt;
+    mine = malloc(((size_t)total + 1) * sizeof *mine);
+    if (!mine)
+        st = CAIRN_NOMEM(err);
+    if (st == CAIRN_OK && of) /* a pass is bound to its model for life */
+        st = cairn_pass_create(&own, of, &o, err);
+    if (st == CAIRN_OK)
+        st = logprobs_own(t, own ? own : t->pass, s, n, temperature, mine, &count, err);
+    if (t->ranks > 1) {
+        TRY(cairn_ranks_exchange(t->ctx, "log-probabilities", st, mine, (size_t)count * sizeof *mine, &all, &offset, err));
+        for (int r = 0; r < t->ranks; r++)
+            logprobs_place(t, r, s, n, at, (const float *)(void *)(all + offset[r]), out);
+    } else {
+        TRY(st);
+        logprobs_place(t, 0, s, n, at, mine, out);
     }
 out:
     cairn_pass_destroy(own);
-    free(row);
+    free(mine);
+    free(all);
+    free(offset);
     return st;
 }

@@ -130,13 +130,13 @@ static void test_broken(void **state)
 static double train(struct rig *g, const char *const *override)
 {
     struct cairn_examples e;
-    double loss;
+    struct cairn_sft_stats stats;
 
     rig_trainer(g, override);
     load(&e, g, "worked.jsonl", override);
-    OK(cairn_sft_run(&g->ctx, &g->t, &e, &loss, err));
+    OK(cairn_sft_run(&g->ctx, &g->t, &e, &stats, err));
     cairn_examples_free(&e);
-    return loss;
+    return stats.loss;
 }
 
 #define SFT(updates) "warm_start={data: %s/worked.jsonl, updates: " #updates ", batch: 7, learning_rate: 1.0e-2, warmup_updates: 3}"
@@ -195,13 +195,13 @@ static void test_stop(void **state)
 {
     struct cairn_examples e;
     struct rig g;
-    double loss;
+    struct cairn_sft_stats stats;
 
     rig_open(&g, *state, NULL);
     rig_trainer(&g, LAB_OVERRIDES(SFT(90)));
     load(&e, &g, "worked.jsonl", NULL);
     cairn_stop_request(SIGTERM);
-    FAILS(CAIRN_EAGAIN, "signal 15", cairn_sft_run(&g.ctx, &g.t, &e, &loss, err));
+    FAILS(CAIRN_EAGAIN, "signal 15", cairn_sft_run(&g.ctx, &g.t, &e, &stats, err));
     cairn_signals_reset();
     cairn_examples_free(&e);
     rig_trainer_close(&g);

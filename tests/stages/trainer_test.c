@@ -107,7 +107,7 @@ static void warm_start(struct rig *g, const struct how *h, const char *const *ov
 {
     struct cairn_examples e;
     char data[300], tokenizer[300];
-    double loss;
+    struct cairn_sft_stats stats;
 
     snprintf(data, sizeof data, "%s/worked.jsonl", g->lab.dir);
     snprintf(tokenizer, sizeof tokenizer, "%s/tokenizer.json", g->lab.dir);
@@ -116,7 +116,7 @@ static void warm_start(struct rig *g, const struct how *h, const char *const *ov
                           &(struct cairn_trainer_start){.dir = g->base, .fresh_adapter = cairn_recipe_has(g->recipe, "model.adapter")}, err));
     OK(cairn_trainer_reserve(&g->t, 96, 1 << 20, 1, err));
     OK(cairn_examples_load(&e, data, g->recipe, tokenizer, &g->t.policy.config, err));
-    OK(cairn_sft_run(&g->ctx, &g->t, &e, &loss, err));
+    OK(cairn_sft_run(&g->ctx, &g->t, &e, &stats, err));
     cairn_examples_free(&e);
     assert_int_equal(stage(g, CAIRN_STAGE_TRAIN, 0), 0);
     state_same(g, 0);

@@ -693,7 +693,7 @@ static void amendments(void **state)
 {
     static const char *const good_one[] = {"train.learning_rate=3e-6", "data.prompts.0.path=new.jsonl"};
     static const char *const bad_one[] = {"train.learning_rate=4e-6", "train.learning_rat=1"};
-    static const char *const limited[] = {"run.seed=4", "train.parallel.dp=2"};
+    static const char *const limited[] = {"run.seed=4", "train.parallel.pp=2"};
     struct cairn_str before = {0}, after = {0};
     struct cairn_recipe *r;
     struct cairn_error err;
@@ -710,7 +710,7 @@ static void amendments(void **state)
     assert_string_equal(err.text,
                         "sub/amendment-0002.yaml:2:1: unknown key \"train.learning_rat\"; nearest valid key: train.learning_rate");
     assert_int_equal(cairn_recipe_apply(r, 2, limited, NULL, &err), CAIRN_ERECIPE);
-    assert_string_equal(err.text, "command line:2:19: train.parallel.dp: 2: this build trains with dp 1 only");
+    assert_string_equal(err.text, "command line:2:19: train.parallel.pp: 2: this build trains with pp 1 only");
     assert_int_equal(cairn_recipe_write(r, &after, &err), CAIRN_OK);
     assert_string_equal(before.p, after.p); /* as it was */
     cairn_recipe_free(r);
