@@ -40,6 +40,7 @@ static const struct part {
     {"points", faults_points, "every file operation of every stage fails, or is the last one"},
     {"kills", faults_kills, "SIGKILL at random moments of whole runs"},
     {"stops", faults_stops, "SIGTERM and SIGUSR1 at random moments of whole runs"},
+    {"races", faults_races, "two and three attempts at once on one artefact"},
 };
 #define PARTS ((int)(sizeof parts / sizeof *parts))
 
