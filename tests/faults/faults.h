@@ -17,6 +17,7 @@ long faults_points(const struct lab *lab, const struct faults_opts *o);
 long faults_kills(const struct lab *lab, const struct faults_opts *o);
 long faults_stops(const struct lab *lab, const struct faults_opts *o);
 long faults_races(const struct lab *lab, const struct faults_opts *o);
+long faults_space(const struct lab *lab, const struct faults_opts *o);
 
 /* One TAP line. */
 void tap(int held, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -41,6 +41,7 @@ static const struct part {
     {"kills", faults_kills, "SIGKILL at random moments of whole runs"},
     {"stops", faults_stops, "SIGTERM and SIGUSR1 at random moments of whole runs"},
     {"races", faults_races, "two and three attempts at once on one artefact"},
+    {"space", faults_space, "file systems that are full, in bytes and in files"},
 };
 #define PARTS ((int)(sizeof parts / sizeof *parts))
 
