@@ -19,6 +19,9 @@ static const struct verb {
 } verbs[] = {
     {"run", cairn_verb_run, "the whole chain on this machine; run again after anything: goes on where it stands"},
     {"init", cairn_verb_init, "resolve, check and freeze a recipe into a run directory"},
+    {"submit", cairn_verb_submit, "the whole chain as Slurm jobs; again after anything: queues what is missing"},
+    {"stop", cairn_verb_stop, "cancel a run's Slurm jobs; it can go on afterwards"},
+    {"job", cairn_verb_job, "what a Slurm job does; its script calls it"},
     {"status", cairn_verb_status, "per step and stage: state, progress, what blocks"},
     {"amend", cairn_verb_amend, "a science or layout key changes from a step on, on the record"},
     {"verify", cairn_verb_verify, "every manifest and every shard, size and digest over all bytes"},

@@ -3,6 +3,9 @@
 #define CAIRN_TOOLS_VERBS_H
 
 int cairn_verb_run(int argc, char **argv);
+int cairn_verb_submit(int argc, char **argv);
+int cairn_verb_stop(int argc, char **argv);
+int cairn_verb_job(int argc, char **argv);
 int cairn_verb_init(int argc, char **argv);
 int cairn_verb_status(int argc, char **argv);
 int cairn_verb_amend(int argc, char **argv);

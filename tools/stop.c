@@ -1,0 +1,81 @@
+/* stop.c - `cairn stop DIR`: takes a run's jobs out of Slurm's queue. What is committed stays; `cairn submit` goes on. */
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/signals.h"
+#include "slurm/ledger.h"
+#include "slurm/queue.h"
+#include "slurm/submit.h"
+#include "tools/cli.h"
+#include "tools/verbs.h"
+
+#define PATIENCE_S 20.0
+
+struct args {
+    const char *dir;
+    int json, wait;
+};
+
+static const struct argp_option options[] = {
+    {"wait", 'w', NULL, 0, "return when the jobs are gone", 0},
+    {"json", 'j', NULL, 0, "print one JSON object", 0},
+    {0},
+};
+
+static error_t option(int key, char *arg, struct argp_state *state)
+{
+    struct args *a = state->input;
+
+    if (key == 'j')
+        a->json = 1;
+    else if (key == 'w')
+        a->wait = 1;
+    else if (key == ARGP_KEY_ARG && !a->dir)
+        a->dir = arg;
+    else
+        return ARGP_ERR_UNKNOWN;
+    return 0;
+}
+
+static const struct argp argp = {options, option, "DIR",
+                                 "Cancels what is queued or running for a run. Running stages hear SIGTERM, finish their unit and keep it; "
+                                 "cairn submit DIR goes on from there.\v"
+                                 "Examples:\n  cairn stop /tmp/tiny\n  cairn stop /tmp/tiny --wait",
+                                 NULL, NULL, NULL};
+
+int cairn_verb_stop(int argc, char **argv)
+{
+    struct cairn_error err = {0};
+    enum cairn_status st = CAIRN_OK;
+    struct args a = {0};
+    struct cairn_run *run = NULL;
+    struct cairn_queue queue = {0};
+    char prefix[80];
+    int n = 0, done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done);
+
+    if (usage || done)
+        return usage;
+    if (!a.dir)
+        return cairn_cli_usage("stop", "DIR is missing");
+    cairn_signals_install();
+    TRY(cairn_run_open(&run, a.dir, &err));
+    cairn_ledger_tell(run, "stop", NULL, NULL);
+    TRY(cairn_submit_cancel(run, NULL, PATIENCE_S, &n, &err));
+    cairn_job_prefix(run, prefix, sizeof prefix);
+    while (a.wait && !cairn_stop_requested()) {
+        TRY(cairn_queue_read(&queue, prefix, PATIENCE_S, &err));
+        if (!queue.n)
+            break;
+        cairn_queue_free(&queue);
+        cairn_sleep_s(0.3);
+    }
+    if (a.json)
+        TRY(cairn_cli_json(json_pack("{s:s, s:i}", "run", run->dir, "cancelled", n), &err));
+    else
+        printf("%s: %d jobs cancelled%s\n", run->dir, n, n ? "; to go on: cairn submit DIR" : "");
+    TRY(cairn_cli_flush(&err));
+out:
+    cairn_queue_free(&queue);
+    cairn_run_close(run);
+    return st == CAIRN_OK ? 0 : cairn_cli_fail("stop", &err);
+}

@@ -1,0 +1,188 @@
+/* submit.c - `cairn submit RECIPE|DIR --run DIR`: the chain as Slurm jobs.
+ *
+ * Makes the run if it is not there (as `cairn run` does), checks what Slurm would refuse before anything is queued, then keeps the window full
+ * (slurm/submit.h). Call it again after anything: it queues what is missing and nothing else.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/signals.h"
+#include "slurm/submit.h"
+#include "stages/common/lock.h"
+#include "tools/cli.h"
+#include "tools/recipe_args.h"
+#include "tools/verbs.h"
+
+#define PATIENCE_S 20.0
+
+struct args {
+    struct cairn_recipe_args recipe;
+    int json, dry, extend;
+};
+
+static const struct argp_option options[] = {
+    {"run", 'r', "DIR", 0, "the run directory; made if it is not there", 0},
+    {"dry-run", 'n', NULL, 0, "make the run directory, print the plan and the scripts, queue nothing (needs no Slurm)", 0},
+    {"extend", 'x', NULL, 0, "only queue the steps that have come into the window: what a job does at its end; failures are not forgiven", 0},
+    {"json", 'j', NULL, 0, "print one JSON object", 0},
+    {0},
+};
+
+static error_t option(int key, char *arg, struct argp_state *state)
+{
+    struct args *a = state->input;
+
+    switch (key) {
+    case 'r':
+        a->recipe.run = arg;
+        return 0;
+    case 'n':
+        a->dry = 1;
+        return 0;
+    case 'x':
+        a->extend = 1;
+        return 0;
+    case 'j':
+        a->json = 1;
+        return 0;
+    case ARGP_KEY_ARG:
+        return cairn_recipe_args_take(&a->recipe, arg) ? 0 : ARGP_ERR_UNKNOWN;
+    }
+    return ARGP_ERR_UNKNOWN;
+}
+
+static const struct argp argp = {options, option, "RECIPE|DIR --run DIR [key=value ...]",
+                                 "Queues a run as Slurm jobs: a window of steps, further ones as these end (slurm.window, slurm.extend). Call it again "
+                                 "after anything, or after a change of slurm keys: it queues what is missing, and failures before are forgiven.\v"
+                                 "Examples:\n  cairn submit recipes/tiny.yaml --run /scratch/tiny slurm.partition=gpu\n  cairn submit /scratch/tiny",
+                                 NULL, NULL, NULL};
+
+/* Is `path` a run? */
+static int is_run(const char *path)
+{
+    char *file = cairn_path_join(path, "run.json");
+    int is = file && cairn_path_is_dir(path) && cairn_path_exists(file);
+
+    free(file);
+    return is;
+}
+
+/* Opens or makes the run, ops keys taken over; the directory's lock keeps `cairn run` and another submit off meanwhile. */
+static enum cairn_status run_make(const struct args *a, struct cairn_run **run, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_recipe *recipe = NULL;
+    struct cairn_lock *lock = NULL;
+    const char *dir = a->recipe.run ? a->recipe.run : a->recipe.recipe;
+    int from_run = is_run(a->recipe.recipe);
+    char *file = NULL;
+
+    if (from_run && a->recipe.run && strcmp(a->recipe.run, a->recipe.recipe))
+        TRY(cairn_fail(err, CAIRN_EUSAGE, "%s is a run: leave --run out, or name a recipe", a->recipe.recipe));
+    if (from_run && !a->recipe.overrides) {
+        TRY(cairn_run_open(run, dir, err));
+        goto out;
+    }
+    file = from_run ? cairn_path_join(dir, "recipe.yaml") : strdup(a->recipe.recipe);
+    if (!file)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_recipe_load(&recipe, file, a->recipe.overrides, a->recipe.override, err));
+    TRY(cairn_dir_make(dir, err));
+    for (int i = 0; (st = cairn_lock_take(&lock, dir, err)) == CAIRN_EAGAIN && i < 100 && !cairn_stop_requested(); i++)
+        ; /* another submit is through in a moment; a cairn run is not */
+    TRY(st);
+    TRY(cairn_run_init(run, dir, recipe, err));
+    recipe = NULL;
+out:
+    cairn_lock_drop(lock);
+    cairn_recipe_free(recipe);
+    free(file);
+    return st;
+}
+
+static const char *text_of(const json_t *o, const char *key)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+
+    return s ? s : "";
+}
+
+static void report_print(const json_t *report, int dry)
+{
+    const json_t *jobs = json_object_get(report, "jobs");
+    size_t i, k, done = 0, shown = 0;
+    json_t *row, *parent;
+
+    json_array_foreach(jobs, i, row)
+    {
+        int64_t tasks = json_integer_value(json_object_get(row, "tasks"));
+
+        if (!strcmp(text_of(row, "state"), "done")) {
+            done++;
+            continue;
+        }
+        shown++;
+        printf("  %-8s", text_of(row, "state"));
+        if (!dry)
+            printf(" %8lld", (long long)json_integer_value(json_object_get(row, "job")));
+        printf("  %s", text_of(row, "name"));
+        if (tasks > 1)
+            printf(" [0-%lld]", (long long)(tasks - 1));
+        json_array_foreach(json_object_get(row, "after"), k, parent) printf("%s%s", k ? ", " : "  after ", json_string_value(parent));
+        if (text_of(row, "why")[0] && strcmp(text_of(row, "why"), "None"))
+            printf("  (%s)", text_of(row, "why"));
+        putchar('\n');
+    }
+    if (!shown)
+        printf("%s: nothing is left to queue\n", text_of(report, "run"));
+    else if (done)
+        printf("  %zu jobs of these steps are done\n", done);
+}
+
+int cairn_verb_submit(int argc, char **argv)
+{
+    struct cairn_error err = {0};
+    enum cairn_status st = CAIRN_OK;
+    struct args a = {0};
+    struct cairn_run *run = NULL;
+    struct cairn_str scripts = {0};
+    json_t *report = NULL;
+    char holder[400];
+    int done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done);
+
+    if (usage || done)
+        return usage;
+    if (!a.recipe.recipe)
+        return cairn_cli_usage("submit", "RECIPE or DIR is missing");
+    if (!a.recipe.run && !is_run(a.recipe.recipe))
+        return cairn_cli_usage("submit", "--run DIR is missing");
+    cairn_signals_install();
+    cairn_log_quiet(a.json);
+    TRY(run_make(&a, &run, &err));
+    if (cairn_lock_held(run->dir, holder, sizeof holder))
+        TRY(cairn_fail(&err, CAIRN_EAGAIN, "%s: cairn run is at work here (%s); queue it when that has ended", run->dir, holder));
+    {
+        struct cairn_submit_opts o = {.by = a.extend ? "extend" : "user", .dry_run = a.dry, .patience_s = PATIENCE_S, .scripts = &scripts};
+
+        st = cairn_submit(run, &o, &report, &err);
+    }
+    if (report && a.dry)
+        json_object_set_new(report, "scripts", json_string(cairn_str_z(&scripts)));
+    if (report && a.json)
+        cairn_cli_json(json_incref(report), NULL);
+    else if (report) {
+        report_print(report, a.dry);
+        if (a.dry)
+            printf("\n%s", cairn_str_z(&scripts));
+    }
+    TRY(st);
+    TRY(cairn_cli_flush(&err));
+out:
+    json_decref(report);
+    cairn_str_free(&scripts);
+    cairn_run_close(run);
+    return st == CAIRN_OK ? 0 : cairn_cli_fail("submit", &err);
+}
