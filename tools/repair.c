@@ -1,6 +1,8 @@
 /* repair.c - the closure over lineage, and the moves (repair.h). */
 #include "tools/repair.h"
 
+#include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +17,12 @@
 
 struct node {
     char *path, *dir; /* relative to RUN; as the walk gave it */
-    int collected, readable, damaged;
+    int collected, readable, damaged, lineage, needed, aside;
     char **input; /* artefacts only */
     int inputs;
     int64_t step;
     int order;
+    char *bad; /* what is wrong with it */
     char *why; /* it is dropped because; NULL: it stays */
 };
 
@@ -32,6 +35,7 @@ struct graph {
 void cairn_repair_free(struct cairn_repair_result *r)
 {
     json_decref(r->dropped);
+    json_decref(r->collected);
     json_decref(r->mended);
     json_decref(r->left);
     free(r->quarantine);
@@ -144,6 +148,7 @@ static void graph_free(struct graph *g)
         free(g->node[i].path);
         free(g->node[i].dir);
         free(g->node[i].why);
+        free(g->node[i].bad);
         cairn_strings_free(g->node[i].input, g->node[i].inputs);
     }
     free(g->node);
@@ -217,18 +222,56 @@ static enum cairn_status sort_out(struct graph *g, const json_t *bad, json_t *sm
             TRY(note(out->mended, path, "written anew", err));
         } else if (v->collected) {
             TRY(note(out->left, path, "its data were collected: nothing but this record was left, and nobody reads it to go on", err));
-        } else if (!v->why) {
-            TRY(drop(v, cairn_format("damaged: %s", why), err));
+        } else if (!v->damaged) {
+            if (!(v->bad = cairn_format("damaged: %s", why)))
+                TRY(CAIRN_NOMEM(err));
             v->damaged = 1;
+            v->lineage = !*rel;
         }
     }
 out:
     return st;
 }
 
-/* Until nothing changes: what was made from what goes, goes; what must be there to make it again and was collected, goes too (`cairn run`
- * makes that again first). */
-static enum cairn_status close_over(struct graph *g, int alone, struct cairn_error *err)
+/* What links of the chain that are not made yet read, the next step's included. */
+static enum cairn_status needs_mark(struct graph *g, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_link *chain = NULL, *links = NULL;
+    int64_t next = cairn_recipe_i64(g->run->frozen, "run.steps");
+    int n = 0;
+
+    TRY(cairn_run_chain(g->run, &chain, &n, err));
+    for (int i = 0; i < g->n; i++)
+        next = g->node[i].step > next ? g->node[i].step : next;
+    if (!(links = realloc(chain, ((size_t)n + 4) * sizeof *links)))
+        TRY(CAIRN_NOMEM(err));
+    chain = links;
+    for (int s = 0; s < 4; s++)
+        links[n++] = (struct cairn_link){next + 1, (enum cairn_stage)s, NULL};
+    for (int i = 0; i < n; i++) {
+        char **input = NULL;
+        int k = 0;
+
+        if (cairn_link_done(g->run, &links[i]))
+            continue;
+        TRY(cairn_link_inputs(g->run, &links[i], &input, &k, err));
+        for (int j = 0; j < k; j++) {
+            struct node *v = find(g, input[j]);
+
+            if (v)
+                v->needed = 1;
+        }
+        cairn_strings_free(input, k);
+    }
+out:
+    free(chain);
+    return st;
+}
+
+/* Until nothing changes: what is damaged and needed goes; what was made from what goes, goes; what must be there to make it again and was
+ * collected, goes too (`cairn run` makes that again first). */
+static enum cairn_status close_over(struct graph *g, int dependents, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     int changed;
@@ -238,16 +281,20 @@ static enum cairn_status close_over(struct graph *g, int alone, struct cairn_err
         for (int i = 0; i < g->n; i++) {
             struct node *v = &g->node[i];
 
+            if (v->damaged && !v->why && (v->needed || v->lineage || dependents)) {
+                TRY(drop(v, strdup(v->bad), err));
+                changed = 1;
+            }
             for (int k = 0; k < v->inputs; k++) {
                 struct node *in = find(g, v->input[k]);
 
-                if (in && in->why && !v->why && !alone) {
+                if (in && in->why && !v->why) {
                     TRY(drop(v, cairn_format("made from %s", in->path), err));
                     changed = 1;
+                } else if (in && v->why && !in->why && in->damaged) {
+                    TRY(drop(in, strdup(in->bad), err));
+                    changed = 1;
                 } else if (in && v->why && !in->why && in->collected) {
-                    if (alone)
-                        TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s cannot be made again alone: the data of %s were collected; repair without --alone",
-                                       v->path, in->path));
                     TRY(drop(in, cairn_format("its data were collected, and %s must be made from it again", v->path), err));
                     changed = 1;
                 }
@@ -255,6 +302,64 @@ static enum cairn_status close_over(struct graph *g, int alone, struct cairn_err
         }
     } while (changed);
 out:
+    return st;
+}
+
+/* Are the inputs of v there, with their data? */
+static int can_be_made(const struct graph *g, const struct node *v)
+{
+    for (int k = 0; k < v->inputs; k++) {
+        const struct node *in = find(g, v->input[k]);
+        char *dir = in ? NULL : cairn_run_path(g->run, v->input[k]); /* RUN/base may be a link: no part of the walk */
+        int there = in ? !in->collected && !in->aside : dir && cairn_artefact_committed(dir) && !cairn_artefact_collected(dir);
+
+        free(dir);
+        if (!there)
+            return 0;
+    }
+    return v->readable || v->inputs || !strcmp(v->path, "base"); /* the base is made from the recipe alone */
+}
+
+static int first_made_first(const void *a, const void *b)
+{
+    const struct node *x = *(struct node *const *)a, *y = *(struct node *const *)b;
+
+    if (x->step != y->step)
+        return x->step < y->step ? -1 : 1;
+    if (x->order != y->order)
+        return x->order < y->order ? -1 : 1;
+    return strcmp(x->path, y->path);
+}
+
+/* The damaged ones that nothing which is still to be made reads: made again alone, or collected. */
+static enum cairn_status rest(struct graph *g, struct cairn_repair_result *out, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct node **order = malloc(((size_t)g->n + 1) * sizeof *order);
+    int n = 0;
+
+    if (!order)
+        return CAIRN_NOMEM(err);
+    for (int i = 0; i < g->n; i++)
+        if (g->node[i].damaged && !g->node[i].why)
+            order[n++] = &g->node[i];
+    qsort(order, (size_t)n, sizeof *order, first_made_first);
+    for (int i = 0; i < n; i++) {
+        struct node *v = order[i];
+
+        if (can_be_made(g, v)) {
+            TRY(drop(v, cairn_format("%s; made again alone, what was made from it stays", v->bad), err));
+        } else if (v->readable) {
+            v->aside = 1;
+            TRY(note(out->collected, v->path, v->bad, err));
+        } else {
+            v->aside = 1;
+            TRY(note(out->left, v->path, "its manifest is damaged, what it was made from was collected, and nothing that is still to be made reads it; "
+                                         "--dependents goes back far enough to make it again", err));
+        }
+    }
+out:
+    free(order);
     return st;
 }
 
@@ -284,10 +389,10 @@ static int inside_dropped(const struct graph *g, const struct node *v)
     return 0;
 }
 
-static enum cairn_status marker_write(const char *path, struct cairn_error *err)
+static enum cairn_status marker_write(const char *path, const char *reason, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    json_t *o = json_pack("{s:s, s:f}", "reason", "rewritten by verify --repair", "wall", cairn_wall_s());
+    json_t *o = json_pack("{s:s, s:f}", "reason", reason, "wall", cairn_wall_s());
     char *text = NULL;
     size_t n;
 
@@ -301,6 +406,36 @@ out:
     return st;
 }
 
+/* The marker first, then the shards: killed in between, it is collected, and the next collection finishes it. */
+static enum cairn_status set_aside(const struct cairn_run *run, const char *quarantine, const char *path, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *dir = cairn_run_path(run, path), *marker = dir ? cairn_path_join(dir, CAIRN_COLLECTED_NAME) : NULL, *sub = NULL;
+    struct dirent *e;
+    DIR *d = NULL;
+
+    if (!marker)
+        TRY(CAIRN_NOMEM(err));
+    TRY(marker_write(marker, "damaged; cairn verify --repair has taken it to quarantine", err));
+    if (!(d = opendir(dir)))
+        TRY(cairn_fail_errno(err, errno, "list %s", dir));
+    while ((e = readdir(d))) {
+        if (e->d_name[0] != 'a' || !e->d_name[1] || e->d_name[1 + strspn(e->d_name + 1, "0123456789")])
+            continue;
+        free(sub);
+        if (!(sub = cairn_path_join(path, e->d_name)))
+            TRY(CAIRN_NOMEM(err));
+        TRY(cairn_quarantine_move(quarantine, run->dir, sub, err));
+    }
+out:
+    if (d)
+        closedir(d);
+    free(dir);
+    free(marker);
+    free(sub);
+    return st;
+}
+
 static enum cairn_status act(const struct cairn_run *run, struct cairn_repair_result *out, const json_t *small, const json_t *markers,
                              struct cairn_error *err)
 {
@@ -309,15 +444,16 @@ static enum cairn_status act(const struct cairn_run *run, struct cairn_repair_re
     char *dir = NULL;
     size_t i;
 
-    if (!all || json_array_extend(all, out->mended))
+    if (!all || json_array_extend(all, out->collected) || json_array_extend(all, out->mended))
         TRY(CAIRN_NOMEM(err));
-    json_array_foreach((json_t *)markers, i, v) TRY(marker_write(json_string_value(v), err));
-    if (!json_array_size(out->dropped) && !json_array_size(small))
+    json_array_foreach((json_t *)markers, i, v) TRY(marker_write(json_string_value(v), "collected; the marker was rewritten by cairn verify --repair", err));
+    if (!json_array_size(out->dropped) && !json_array_size(small) && !json_array_size(out->collected))
         goto out;
     TRY(cairn_quarantine_open(&dir, run->dir, all, err));
     if (!(out->quarantine = cairn_format("%s/%s", CAIRN_QUARANTINE_NAME, cairn_path_basename(dir))))
         TRY(CAIRN_NOMEM(err));
     json_array_foreach(out->dropped, i, v) TRY(cairn_quarantine_move(dir, run->dir, json_string_value(json_object_get(v, "path")), err));
+    json_array_foreach(out->collected, i, v) TRY(set_aside(run, dir, json_string_value(json_object_get(v, "path")), err));
     json_array_foreach((json_t *)small, i, v) TRY(cairn_quarantine_move(dir, run->dir, json_string_value(v), err));
 out:
     json_decref(all);
@@ -325,7 +461,7 @@ out:
     return st;
 }
 
-enum cairn_status cairn_repair(const struct cairn_run *run, const json_t *bad, int alone, int dry, struct cairn_repair_result *out,
+enum cairn_status cairn_repair(const struct cairn_run *run, const json_t *bad, int dependents, int dry, struct cairn_repair_result *out,
                                struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -334,12 +470,14 @@ enum cairn_status cairn_repair(const struct cairn_run *run, const json_t *bad, i
     json_t *small = json_array(), *markers = json_array();
     int n = 0;
 
-    *out = (struct cairn_repair_result){.dropped = json_array(), .mended = json_array(), .left = json_array(), .policy = -1};
-    if (!small || !markers || !out->dropped || !out->mended || !out->left)
+    *out = (struct cairn_repair_result){.dropped = json_array(), .collected = json_array(), .mended = json_array(), .left = json_array(), .policy = -1};
+    if (!small || !markers || !out->dropped || !out->collected || !out->mended || !out->left)
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_artefact_walk(run->dir, node_add, &g, err));
     TRY(sort_out(&g, bad, small, markers, out, err));
-    TRY(close_over(&g, alone, err));
+    TRY(needs_mark(&g, err));
+    TRY(close_over(&g, dependents, err));
+    TRY(rest(&g, out, err));
     if (!(gone = malloc(((size_t)g.n + 1) * sizeof *gone)))
         TRY(CAIRN_NOMEM(err));
     for (int i = 0; i < g.n; i++) {
@@ -347,7 +485,7 @@ enum cairn_status cairn_repair(const struct cairn_run *run, const json_t *bad, i
 
         if (v->why && !inside_dropped(&g, v))
             gone[n++] = v;
-        else if (!v->why && !v->collected && v->readable && cairn_starts_with(v->path, "policy/") && v->step > out->policy)
+        else if (!v->why && !v->collected && !v->aside && v->readable && cairn_starts_with(v->path, "policy/") && v->step > out->policy)
             out->policy = v->step;
     }
     qsort(gone, (size_t)n, sizeof *gone, last_made_first);

@@ -1,14 +1,17 @@
-/* repair.h - what has to leave a run, so that `cairn run` can make it again, when some of its artefacts are damaged.
+/* repair.h - what has to leave a run, so that it can go on and `cairn run` makes again what is missing, when artefacts are damaged.
  *
- * Dropped are: a damaged artefact whose data were not collected; whatever was made from something dropped, by the inputs that its
- * manifest records (a rollout from its policy, a score from its rollout, ...), since it must be made after it; and what is needed to make
- * a dropped one again but was collected meanwhile, with all that hangs on it. So the run falls back to the newest generation from which
- * everything behind it can be made; earlier ones are not touched. Nothing is lost: things move to RUN/quarantine/NNNN (quarantine.h), last
- * made first and what is damaged at the very end, so that a kill in between leaves a run that the same call goes on repairing.
- * With `alone`, only what is damaged goes, and what depends on it stays: made again it has the same digest. Refused where its inputs are
- * collected.
+ * What was made from something that was damaged later is not damaged itself: so the run falls back no further than to the newest good
+ * generation. A damaged artefact whose data were not collected is
+ *   dropped    if what is still to be made reads it (or dependents is asked for, or it is damaged by its lineage): with everything that was
+ *              made from it, by the inputs that manifests record, and with what must be there to make it again but was collected
+ *              meanwhile, and all that hangs on that;
+ *   made again alone, if its inputs are there: it comes out with the same digest (the next verify --deep sees to that), and what was made
+ *              from it stays;
+ *   collected  else: manifest and line in `cairn digest` stay, its shards go, whoever wants them is told.
+ * Nothing is lost: things move to RUN/quarantine/NNNN (quarantine.h), last made first and what is damaged at the very end, so that a kill in
+ * between leaves a run that the same call goes on repairing.
  * Small files that decide nothing any more (an epoch, the entry beside a shard) leave alone; a damaged COLLECTED marker is written anew.
- * Not repaired, but told: an artefact that was collected and whose manifest is damaged; files of the run itself.
+ * Not repaired, but told: a damaged manifest of an artefact that was collected, or that nobody reads and nothing can make again.
  */
 #ifndef CAIRN_TOOLS_REPAIR_H
 #define CAIRN_TOOLS_REPAIR_H
@@ -19,6 +22,7 @@
 
 struct cairn_repair_result {
     json_t *dropped;    /* [{"path", "why"}] in the order of moving */
+    json_t *collected;  /* [{"path", "why"}] */
     json_t *mended;     /* [{"path", "why"}]: small files taken away or written anew */
     json_t *left;       /* [{"path", "why"}]: not repaired */
     char *quarantine;   /* relative to RUN; NULL: nothing was moved */
@@ -26,7 +30,7 @@ struct cairn_repair_result {
 };
 
 /* bad: [{"path", "why"}] as cairn_verify_tree over run->dir told them. The caller holds the run's lock. dry: only says what it would do. */
-enum cairn_status cairn_repair(const struct cairn_run *run, const json_t *bad, int alone, int dry, struct cairn_repair_result *out,
+enum cairn_status cairn_repair(const struct cairn_run *run, const json_t *bad, int dependents, int dry, struct cairn_repair_result *out,
                                struct cairn_error *err);
 void cairn_repair_free(struct cairn_repair_result *r);
 

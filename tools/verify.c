@@ -16,7 +16,7 @@
 
 struct args {
     const char *dir;
-    int deep, json, repair, alone, dry;
+    int deep, json, repair, dependents, dry;
     struct cairn_progress *progress;
     int64_t bytes;
     json_t *bad;
@@ -24,8 +24,8 @@ struct args {
 
 static const struct argp_option options[] = {
     {"deep", 'd', NULL, 0, "also recompute each tensor's logical digest, open each HDF5 file, follow the lineage", 0},
-    {"repair", 'r', NULL, 0, "move what is damaged, and what was made from it, to DIR/quarantine, so that cairn run makes it again", 0},
-    {"alone", 'a', NULL, 0, "with --repair: only what is damaged itself; made again it comes out with the same digest", 0},
+    {"repair", 'r', NULL, 0, "move to DIR/quarantine what is damaged and what must be made again with it, so that cairn run goes on", 0},
+    {"dependents", 'D', NULL, 0, "with --repair: also everything that was made from what is damaged, though it is good", 0},
     {"dry-run", 'n', NULL, 0, "with --repair: say what would be moved and move nothing", 0},
     {"json", 'j', NULL, 0, "print one JSON object", 0},
     {0},
@@ -42,8 +42,8 @@ static error_t option(int key, char *arg, struct argp_state *state)
     case 'r':
         a->repair = 1;
         return 0;
-    case 'a':
-        a->alone = 1;
+    case 'D':
+        a->dependents = 1;
         return 0;
     case 'n':
         a->dry = 1;
@@ -63,8 +63,8 @@ static error_t option(int key, char *arg, struct argp_state *state)
 static const struct argp argp = {options, option, "DIR",
                                  "Reads every manifest and every shard of a run or checkpoint and compares size and digest over all bytes; of a run "
                                  "also its recipe, amendments and files. Names each bad file on stdout; exit code 65 if there is any.\v"
-                                 "--repair falls back to the newest good generation: what is damaged and what was made from it goes to "
-                                 "DIR/quarantine/NNNN. Nobody may be at work on DIR.\n\n"
+                                 "--repair falls back to the newest good generation and says what it dropped; it moves things to DIR/quarantine/NNNN "
+                                 "and deletes nothing. Nobody may be at work on DIR.\n\n"
                                  "Examples:\n  cairn verify --deep /tmp/tiny/policy/000020\n  cairn verify --repair --dry-run /tmp/tiny",
                                  NULL, NULL, NULL};
 
@@ -143,14 +143,14 @@ static int is_run(const char *dir)
 
 static void repair_print(const struct args *a, const struct cairn_run *run, const struct cairn_repair_result *r)
 {
-    static const char *const titles[] = {"dropped", "mended", "left"};
-    const json_t *lists[] = {r->dropped, r->mended, r->left};
+    static const char *const titles[] = {"dropped", "collected", "mended", "left"};
+    const json_t *lists[] = {r->dropped, r->collected, r->mended, r->left};
 
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < 4; k++) {
         size_t i;
         json_t *v;
 
-        json_array_foreach((json_t *)lists[k], i, v) printf("%s%s: %s: %s\n", a->dry && k < 2 ? "would be " : "", titles[k],
+        json_array_foreach((json_t *)lists[k], i, v) printf("%s%s: %s: %s\n", a->dry && k < 3 ? "would be " : "", titles[k],
                                                             json_string_value(json_object_get(v, "path")),
                                                             json_string_value(json_object_get(v, "why")));
     }
@@ -167,7 +167,7 @@ static void repair_print(const struct args *a, const struct cairn_run *run, cons
 
 static enum cairn_status repair(const struct args *a, const struct cairn_run *run, struct cairn_repair_result *r, struct cairn_error *err)
 {
-    enum cairn_status st = cairn_repair(run, a->bad, a->alone, a->dry, r, err);
+    enum cairn_status st = cairn_repair(run, a->bad, a->dependents, a->dry, r, err);
 
     if (st != CAIRN_OK)
         return st;
@@ -194,6 +194,7 @@ static void result_print(const struct args *a, const struct cairn_verify_counts 
                   (json_int_t)c->shards, "tensors", (json_int_t)c->tensors, "bytes", (json_int_t)c->bytes, "bad", a->bad);
     if (o && r->dropped) {
         json_object_set(o, "dropped", r->dropped);
+        json_object_set(o, "collected_now", r->collected);
         json_object_set(o, "mended", r->mended);
         json_object_set(o, "left", r->left);
         json_object_set_new(o, "quarantine", r->quarantine ? json_string(r->quarantine) : json_null());
@@ -219,8 +220,8 @@ int cairn_verb_verify(int argc, char **argv)
         return usage;
     if (!a.dir)
         return cairn_cli_usage("verify", "DIR is missing");
-    if ((a.alone || a.dry) && !a.repair)
-        return cairn_cli_usage("verify", "--alone and --dry-run belong to --repair");
+    if ((a.dependents || a.dry) && !a.repair)
+        return cairn_cli_usage("verify", "--dependents and --dry-run belong to --repair");
     cairn_signals_install();
     if (!(a.bad = json_array()))
         TRY(CAIRN_NOMEM(&err));

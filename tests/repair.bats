@@ -1,0 +1,208 @@
+# cairn verify --repair and cairn gc: what leaves a run, and that it is whole again afterwards with the same bits.
+load lib
+
+setup_file() {
+    load lib
+    micro_run "$BATS_FILE_TMPDIR/whole" run.steps=3 checkpoint.keep=2
+    "$cairn" digest "$BATS_FILE_TMPDIR/whole" >"$BATS_FILE_TMPDIR/digest"
+}
+
+copy() {
+    dir=$BATS_TEST_TMPDIR/run
+    rm -rf "$dir"
+    cp -r "$BATS_FILE_TMPDIR/whole" "$dir"
+}
+
+shard() { # ARTEFACT: a damaged byte in the middle of its first shard
+    local file
+    file=$(find "$dir/$1" -name '*.h5' | sort | head -1)
+    flip "$file" $(($(wc -c <"$file") / 2))
+}
+
+whole() { # goes on and is as if nothing had been, and can go further
+    is 0 "$cairn" run "$dir/recipe.yaml" --run "$dir" --quiet
+    "$cairn" digest "$dir" | diff "$BATS_FILE_TMPDIR/digest" -
+    is 0 "$cairn" verify --deep "$dir"
+    is 0 "$cairn" run "$dir/recipe.yaml" --run "$dir" --quiet run.steps=4
+}
+
+@test "the newest trainer state is damaged: it and what was made from it go, and are made again" {
+    copy
+    shard step/000003/train
+    is 65 "$cairn" verify --repair --dry-run "$dir"
+    says "would be dropped: step/000003/train: damaged" "would be dropped: policy/000003: made from step/000003/train" "newest good policy is 2"
+    [ ! -e "$dir/quarantine" ]
+    is 0 "$cairn" verify --repair "$dir"
+    says "dropped: eval/000003/heldout/score" "dropped: policy/000003" "dropped: step/000003/train: damaged" "newest good policy is 2"
+    [ -e "$dir/quarantine/0001/step/000003/train/MANIFEST.json" ] && [ ! -e "$dir/policy/000003/MANIFEST.json" ]
+    [ -e "$dir/step/000003/rollout/MANIFEST.json" ] && [ -e "$dir/policy/000002/MANIFEST.json" ]
+    is 0 "$cairn" verify --deep "$dir"
+    [ "$(ls "$dir/step/000003/train/epoch")" = 1 ] # the next attempt is the second one
+    whole
+    [ -e "$dir/step/000003/train/a2" ]
+}
+
+@test "the newest policy is damaged: it goes with its evaluation" {
+    copy
+    shard policy/000003
+    is 0 "$cairn" verify --repair "$dir"
+    says "dropped: policy/000003: damaged"
+    [ -e "$dir/step/000003/train/MANIFEST.json" ]
+    whole
+}
+
+@test "an old record is damaged: made again alone, nothing that is good goes; or, if asked, everything behind it" {
+    copy
+    shard step/000002/rollout
+    is 0 "$cairn" verify --repair "$dir"
+    says "dropped: step/000002/rollout" "newest good policy is 3"
+    [ "$(find "$dir/quarantine" -name MANIFEST.json | wc -l)" = 1 ]
+    whole
+    copy
+    shard step/000002/rollout
+    is 0 "$cairn" verify --repair --dependents "$dir"
+    says "dropped: step/000002/train: made from" "dropped: step/000003/rollout: made from step/000002/rollout"
+    whole
+}
+
+@test "an old trainer state that cannot be made again: collected, the run goes on from the newer one" {
+    copy
+    shard step/000002/train
+    is 0 "$cairn" verify --repair "$dir"
+    says "collected: step/000002/train: damaged"
+    [ -e "$dir/step/000002/train/COLLECTED" ] && [ -d "$dir/quarantine/0001/step/000002/train/a1" ]
+    whole
+}
+
+@test "going back over what was collected: to the newest state that is there, here the warm start's" {
+    copy
+    shard step/000003/train
+    shard step/000002/train # the last but one is needed to make the last again, and its own inputs are collected
+    is 0 "$cairn" verify --repair "$dir"
+    says "dropped: step/000001/train: its data were collected" "newest good policy is 0"
+    whole
+}
+
+@test "manifests, the base, small files, markers" {
+    copy
+    flip "$dir/step/000003/score/MANIFEST.json" 200
+    is 0 "$cairn" verify --repair "$dir"
+    whole
+    copy
+    shard base
+    is 0 "$cairn" verify --repair "$dir"
+    says "dropped: base: damaged"
+    whole
+    copy
+    flip "$dir/step/000003/rollout/epoch/1" 40
+    flip "$(find "$dir/policy/000002/a1" -name '*.json' | head -1)" 100
+    flip "$dir/step/000001/train/COLLECTED" 20
+    is 0 "$cairn" verify --repair "$dir"
+    says "mended: " "written anew" "taken away"
+    [ -z "$(find "$dir/quarantine" -name MANIFEST.json)" ]
+    whole
+}
+
+@test "what repair cannot mend is told, and nothing else is touched" {
+    copy
+    flip "$dir/step/000001/train/MANIFEST.json" 100 # its data are collected
+    is 65 "$cairn" verify --repair "$dir"
+    says "left: " "were collected"
+    [ ! -e "$dir/quarantine" ]
+    copy
+    flip "$dir/files/data.prompts.0" 5
+    is 65 "$cairn" verify --repair "$dir"
+    says "data.prompts.0" "could not be repaired"
+    is 69 "$cairn" verify --repair "$dir/policy/000003"
+    says "no run here"
+}
+
+@test "killed while it repairs: the same call goes on" {
+    copy
+    shard step/000003/train
+    for t in 0.005 0.01 0.015 0.02 0.025 0.03 0.035 0.04; do
+        timeout -s KILL "$t" "$cairn" verify --repair "$dir" >/dev/null 2>&1 || true
+    done
+    is 0 "$cairn" verify --repair "$dir"
+    whole
+}
+
+@test "nobody may be at work" {
+    copy
+    exec 9>>"$dir/.lock"
+    flock 9
+    is 75 "$cairn" verify --repair "$dir"
+    says "somebody else is at work"
+    is 75 "$cairn" gc "$dir"
+    is 75 "$cairn" amend "$dir" train.learning_rate=0.02 --from-step 4
+    is 0 "$cairn" verify "$dir"
+    exec 9>&-
+    is 0 "$cairn" gc "$dir"
+}
+
+# ---- gc
+
+@test "gc applies the retention of the recipe as it is now" {
+    copy
+    is 0 "$cairn" gc "$dir"
+    says "freed 0.0 MB in 0 places"
+    is 0 "$cairn" init "$dir/recipe.yaml" --run "$dir" checkpoint.keep=1 checkpoint.keep_policies=2
+    is 0 "$cairn" gc "$dir" --dry-run
+    says "would free a trainer state: step/000002/train" "would free a policy: policy/000001"
+    [ ! -e "$dir/step/000002/train/COLLECTED" ]
+    is 0 "$cairn" gc "$dir" --json
+    says '"what":"a trainer state"' '"path":"step/000002/train"'
+    [ -e "$dir/step/000002/train/COLLECTED" ] && [ ! -e "$dir/step/000003/train/COLLECTED" ] && [ ! -e "$dir/policy/000002/COLLECTED" ]
+    whole
+}
+
+@test "gc removes what dead attempts left, and keeps what the next one adopts" {
+    copy
+    a=$dir/step/000003/score
+    mkdir -p "$BATS_TEST_TMPDIR/was" && cp -r "$a/." "$BATS_TEST_TMPDIR/was"
+    mv "$a/MANIFEST.json" "$a/.MANIFEST.1" # as if killed before the publication; its holder is long dead
+    rm "$dir"/policy/000003/MANIFEST.json "$dir"/step/000003/train/MANIFEST.json
+    for f in "$dir"/step/000003/train/a1/*.json; do rm "$f" && break; done # one shard was never finished
+    is 0 "$cairn" gc "$dir"
+    says "leftovers of dead attempts: step/000003/score" "leftovers of dead attempts: step/000003/train" "the next attempt adopts"
+    [ ! -e "$a/.MANIFEST.1" ]
+    [ "$(ls "$a"/a1/*.h5)" ] && [ "$(ls "$dir"/step/000003/train/a1/*.h5 | wc -l)" -ge 1 ]
+    whole
+    # attempts of somebody of whom nothing is known stay
+    copy
+    a=$dir/step/000003/score
+    rm "$a/MANIFEST.json" && rm -r "$a/epoch"
+    is 0 "$cairn" gc "$dir"
+    [ -d "$a/a1" ]
+}
+
+@test "gc removes quarantine when it is old enough" {
+    copy
+    shard policy/000003
+    "$cairn" verify --repair "$dir" >/dev/null
+    is 0 "$cairn" gc "$dir"
+    [ -d "$dir/quarantine/0001" ]
+    is 0 "$cairn" gc "$dir" --older-than 0
+    says "freed quarantine: quarantine/0001"
+    [ ! -e "$dir/quarantine/0001" ]
+    whole
+}
+
+@test "gc removes shared memory of processes that are gone, and no other" {
+    [ -w /dev/shm ] || skip "no /dev/shm"
+    copy
+    ns=$(readlink /proc/self/ns/pid | tr -dc 0-9)
+    sleep 60 &
+    alive=$!
+    started=$(awk '{print $22}' "/proc/$alive/stat")
+    dead="cairn-$ns-$alive-$((started - 1))-test$$" living="cairn-$ns-$alive-$started-test$$"
+    other="cairn-1-$alive-$((started - 1))-test$$" plain="cairn-test$$"
+    for f in "$dead" "$living" "$other" "$plain"; do echo x >"/dev/shm/$f"; done
+    is 0 "$cairn" gc "$dir" --dry-run
+    says "/dev/shm/$dead"
+    is 0 "$cairn" gc "$dir"
+    there=$(cd /dev/shm && ls -d "cairn-"*"test$$")
+    for f in "$living" "$other" "$plain"; do rm "/dev/shm/$f"; done
+    kill "$alive"
+    [ "$there" = "$(printf '%s\n' "$living" "$other" "$plain" | sort)" ]
+}
