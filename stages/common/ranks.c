@@ -35,9 +35,12 @@ struct vote {
 static enum cairn_status votes_take(struct cairn_stage_ctx *ctx, struct cairn_group *g, const char *what, enum cairn_status st, size_t n,
                                     struct vote *v, struct cairn_error *err)
 {
-    const struct vote own = {.status = (int32_t)st, .bytes = n};
+    struct vote own = {.bytes = n};
     int bad = 0;
 
+    if (st != CAIRN_OK && ctx->attempt) /* here, where each rank speaks for itself: afterwards all must hold the same */
+        st = cairn_attempt_failed(ctx->attempt, st, err);
+    own.status = (int32_t)st;
     TALK(ctx, cairn_group_allgather(g, what, &own, sizeof own, v, err_));
     for (int r = 0; r < g->size; r++)
         bad |= v[r].status != CAIRN_OK;

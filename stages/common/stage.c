@@ -346,9 +346,9 @@ static enum cairn_status stage_try(struct cairn_stage_ctx *ctx, const struct cai
     TRY(cairn_ranks_agree(ctx, "inputs", prepare(ctx, def, a, &compute, err), err));
     TRY(compare(ctx, err));
     TRY(attempt_open(ctx, err));
-    st = cairn_attempt_failed(ctx->attempt, def->work(ctx, err), err);
+    st = def->work(ctx, err);
     if (!ctx->agreed)
-        st = cairn_ranks_vote(ctx, st, err);
+        st = cairn_ranks_vote(ctx, cairn_attempt_failed(ctx->attempt, st, err), err);
     TRY(st);
     if (ctx->partial) {
         event_tell(ctx, "share", NULL);
