@@ -42,6 +42,8 @@ static const struct part {
     {"stops", faults_stops, "SIGTERM and SIGUSR1 at random moments of whole runs"},
     {"races", faults_races, "two and three attempts at once on one artefact"},
     {"space", faults_space, "file systems that are full, in bytes and in files"},
+    {"flips", faults_flips, "flipped bits, cut, swapped and missing files"},
+    {"growth", faults_growth, "memory, descriptors and files over 500 steps with a kill in every tenth"},
 };
 #define PARTS ((int)(sizeof parts / sizeof *parts))
 
