@@ -124,7 +124,8 @@ static void stage_exec(const struct child *c, pid_t parent, const sigset_t *mask
         sigaddset(&held, stops[i]); /* a stage lets them through once its handlers stand; mpirun expects them open */
     sigprocmask(SIG_SETMASK, &held, NULL);
     errno = 0;
-    if (path && !prctl(PR_SET_PDEATHSIG, SIGKILL) && getppid() == parent)
+    /* A killed mpirun would leave its ranks' shared memory behind; a terminated one takes both away. */
+    if (path && !prctl(PR_SET_PDEATHSIG, c->ranks > 1 ? SIGTERM : SIGKILL) && getppid() == parent)
         execvp(argv[0], (char **)argv);
     fprintf(stderr, "cairn: cannot start %s: %s\n", path ? argv[0] : name, errno ? strerror(errno) : "its parent is gone");
     _exit(c->ranks > 1 && errno == ENOENT ? CAIRN_EDEVICE : CAIRN_EBUG);
