@@ -6,7 +6,8 @@ int main(int argc, char **argv)
     static const struct cairn_stage_def def = {
         .stage = CAIRN_STAGE_ROLLOUT,
         .doc = "Samples the rollouts of step N from policy N-1, or of an evaluation set from policy N.\v"
-               "Examples:\n  cairn-rollout /tmp/tiny --step 1\n  cairn-rollout /tmp/tiny --step 20 --eval heldout",
+               "Examples:\n  cairn-rollout /tmp/tiny --step 1\n  cairn-rollout /tmp/tiny --step 20 --eval heldout\n"
+               "  mpirun -np 4 cairn-rollout /tmp/tiny --step 1\n  cairn-rollout /tmp/tiny --step 1 --shard 2/5",
         .wants_device = 1,
         .splits = 1,
         .wants_graders = 1, /* dynamic sampling asks for verdicts */
