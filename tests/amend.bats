@@ -111,6 +111,10 @@ hashes() { # DIR STEP: the recipe hashes that the artefacts of a step carry
         says "recipe.amend-0001.json"
         cp "$BATS_TEST_TMPDIR/keep/recipe.amend-0001.json" "$dir"
     done
+    rm "$dir/recipe.amend-0002.json"
+    is 65 "$cairn" status "$dir"
+    says "recipe.amend-0002.json is missing"
+    cp "$BATS_TEST_TMPDIR/keep/recipe.amend-0002.json" "$dir"
     rm "$dir/recipe.amend-0001.json"
     is 65 "$cairn" run "$micro" --run "$dir" --quiet run.steps=3
     says "recipe.amend-0001.json is missing"

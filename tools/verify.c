@@ -130,6 +130,43 @@ out:
     return st;
 }
 
+/* What the chain has made was made for this run, by the recipe that its step has here. */
+static enum cairn_status recipes_compare(struct args *a, const struct cairn_run *run, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_link *chain = NULL;
+    char text[400], was[33], is[33];
+    int n = 0;
+
+    TRY(cairn_run_chain(run, &chain, &n, err));
+    for (int i = 0; i < n; i++) {
+        const struct cairn_digest want = cairn_run_hash(run, chain[i].step);
+        struct cairn_manifest *m = NULL;
+        char *dir;
+
+        if (!cairn_link_done(run, &chain[i]))
+            continue;
+        if (!(dir = cairn_link_path(run, &chain[i])))
+            TRY(CAIRN_NOMEM(err));
+        if (cairn_manifest_load(&m, dir, NULL) == CAIRN_OK) { /* one that is damaged was told before */
+            cairn_digest_hex(m->recipe, was);
+            cairn_digest_hex(want, is);
+            text[0] = 0;
+            if (strcmp(m->run, run->uuid))
+                snprintf(text, sizeof text, "was made for run %.32s, this is %.32s", m->run, run->uuid);
+            else if (!cairn_digest_equal(m->recipe, want))
+                snprintf(text, sizeof text, "was made by recipe %s, step %lld of this run has %s", was, (long long)chain[i].step, is);
+            if (text[0])
+                bad(a, dir, text);
+        }
+        cairn_manifest_destroy(m);
+        free(dir);
+    }
+out:
+    free(chain);
+    return st;
+}
+
 static int is_run(const char *dir)
 {
     char *path = cairn_path_join(dir, "run.json");
@@ -242,6 +279,14 @@ int cairn_verb_verify(int argc, char **argv)
     cairn_progress_end(a.progress);
     if (st == CAIRN_OK && c.artefacts == 0)
         st = cairn_fail(&err, CAIRN_ENOINPUT, "%s: nothing committed below it", a.dir);
+    if (run && a.deep && (st == CAIRN_OK || st == CAIRN_EDATA)) {
+        enum cairn_status looked = recipes_compare(&a, run, &first);
+
+        if (looked != CAIRN_OK) {
+            st = looked;
+            err = first;
+        }
+    }
     if (st == CAIRN_OK && json_array_size(a.bad))
         st = cairn_fail(&err, CAIRN_EDATA, "%s", json_string_value(json_object_get(json_array_get(a.bad, 0), "why")));
     if (a.repair && st == CAIRN_EDATA) {

@@ -270,10 +270,12 @@ enum cairn_status cairn_amendments_load(struct cairn_amendments **out, const str
     enum cairn_status st = CAIRN_OK;
     struct cairn_amendments *a = NULL;
     struct cairn_recipe *recipe = NULL;
-    int n, highest;
+    int n, highest, told = (int)json_integer_value(json_object_get(r->info, "amendments"));
 
     *out = NULL;
     TRY(count(r, &n, &highest, err));
+    if (highest < told)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s/recipe.amend-%04d.json is missing: the run has %d amendments", r->dir, told, told));
     if (!n)
         goto out;
     a = calloc(1, sizeof *a);
@@ -492,7 +494,17 @@ out:
     return st;
 }
 
-enum cairn_status cairn_run_amend(const struct cairn_run *r, int64_t from, int n, const char *const *set, int dry, int *number,
+/* run.json's count, if it is behind: a kill may have come in between. */
+static enum cairn_status count_save(struct cairn_run *r, int n, struct cairn_error *err)
+{
+    if (json_integer_value(json_object_get(r->info, "amendments")) == n)
+        return CAIRN_OK;
+    if (json_object_set_new(r->info, "amendments", json_integer(n)))
+        return CAIRN_NOMEM(err);
+    return cairn_run_save_info(r, err);
+}
+
+enum cairn_status cairn_run_amend(struct cairn_run *r, int64_t from, int n, const char *const *set, int dry, int *number,
                                   struct cairn_str *diff, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -518,8 +530,11 @@ enum cairn_status cairn_run_amend(const struct cairn_run *r, int64_t from, int n
         TRY(st);
         changes += any;
     }
-    if (!changes)
+    if (!changes) {
+        if (!dry)
+            TRY(count_save(r, have, err));
         goto out;
+    }
     TRY(cairn_artefact_walk(r->dir, reached_look, &reached, err));
     if (reached.path[0])
         TRY(cairn_fail(err, CAIRN_ERECIPE, "%s is committed: it was made by the recipe as it is; amend from step %lld on, or later", reached.path,
@@ -542,6 +557,7 @@ enum cairn_status cairn_run_amend(const struct cairn_run *r, int64_t from, int n
     if (!o)
         TRY(CAIRN_NOMEM(err));
     TRY(amendment_write(r, *number, o, err));
+    TRY(count_save(r, *number, err));
 out:
     cairn_recipe_free(all);
     json_decref(list);

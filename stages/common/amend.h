@@ -5,6 +5,7 @@
  *     {"format": "cairn amendment", "version": 1, "number": 1, "run": "<uuid>", "from_step": 12,
  *      "set": ["train.learning_rate=5e-7", ...], "recipe": "<hash of recipe.yaml with this and all lower numbers laid over it>",
  *      "cairn": "<version>", "wall": <seconds since 1970>}
+ * run.json holds how many there are, written after each, so that one which is lost is missed.
  * What step s is made by: recipe.yaml with all amendments of from_step <= s, in the order of their numbers (a later word overrules an
  * earlier one). Its hash is what the artefacts of step s carry. Step s means rollout, score, train, the policy that sync yields and the
  * evaluations of that policy. recipe.yaml itself keeps its science and layout keys for ever; its ops keys follow each `cairn run`.
@@ -60,7 +61,7 @@ enum cairn_status cairn_amendments_fit(const struct cairn_run *r, struct cairn_r
  * `diff` gets the lines of what changes ("train.learning_rate: 1e-6 -> 5e-7 (science)"). CAIRN_ERECIPE names what is refused, or the
  * artefact that is there already. The caller holds the run's lock, and opens the run anew. Durable; all of it or nothing. With dry, nothing
  * is written and *number is what it would be. */
-enum cairn_status cairn_run_amend(const struct cairn_run *r, int64_t from, int n, const char *const *set, int dry, int *number,
+enum cairn_status cairn_run_amend(struct cairn_run *r, int64_t from, int n, const char *const *set, int dry, int *number,
                                   struct cairn_str *diff, struct cairn_error *err);
 
 #endif

@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "base/str.h"
 
-#define LOG_MAX (1 << 30)
 #define LOCK_TRIES 100
 #define LOCK_PAUSE_S 0.05
 
@@ -52,35 +51,61 @@ out:
     return st;
 }
 
-/* 1: a line with this step (and eval name, or none) is there. */
-static int line_there(const char *text, size_t n, int64_t step, const char *eval)
+/* 1: the line is one of this step (and eval name, or none). A torn one is none. */
+static int line_is(const struct cairn_str *line, int64_t step, const char *eval)
 {
-    const char *p = text, *end = text + n;
+    json_t *v = json_loadb(cairn_str_z(line), line->len, 0, NULL);
+    const char *name = json_string_value(json_object_get(v, "eval"));
+    int same = v && json_integer_value(json_object_get(v, "step")) == step && !strcmp(name ? name : "", eval ? eval : "");
 
-    while (p < end) {
-        const char *nl = memchr(p, '\n', (size_t)(end - p));
-        json_t *v = json_loadb(p, (size_t)((nl ? nl : end) - p), 0, NULL);
-        const char *name = json_string_value(json_object_get(v, "eval"));
-        int same = v && json_integer_value(json_object_get(v, "step")) == step && !strcmp(name ? name : "", eval ? eval : "");
+    json_decref(v);
+    return same;
+}
 
-        json_decref(v);
-        if (same)
-            return 1;
-        if (!nl)
-            break;
-        p = nl + 1;
+/* Is the line there, and does the last one lack its end? A block and a line at a time: the file grows with the run, what we hold must not. */
+static enum cairn_status lines_look(int fd, const char *path, int64_t step, const char *eval, int *there, int *torn, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_str line = {0};
+    char block[16384];
+    int64_t at = 0;
+    ssize_t got;
+
+    *there = 0;
+    while (!*there && (got = pread(fd, block, sizeof block, at)) != 0) {
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            TRY(cairn_fail_errno(err, errno, "read %s", path));
+        for (const char *p = block, *end = block + got; p < end && !*there;) {
+            const char *nl = memchr(p, '\n', (size_t)(end - p));
+
+            cairn_str_add(&line, p, (size_t)((nl ? nl : end) - p));
+            if (line.oom)
+                TRY(CAIRN_NOMEM(err));
+            if (!nl)
+                break;
+            *there = line_is(&line, step, eval);
+            cairn_str_clear(&line);
+            p = nl + 1;
+        }
+        at += got;
     }
-    return 0;
+    *torn = line.len > 0;
+    if (!*there && *torn)
+        *there = line_is(&line, step, eval); /* all but its end */
+out:
+    cairn_str_free(&line);
+    return st;
 }
 
 /* Appends o unless its line is there. A torn last line (a kill) is closed first. */
 static enum cairn_status line_append(const struct cairn_run *run, int64_t step, const char *eval, json_t *o, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    char *dir = cairn_run_path(run, "log"), *path = dir ? cairn_path_join(dir, "metrics.jsonl") : NULL, *text = NULL;
+    char *dir = cairn_run_path(run, "log"), *path = dir ? cairn_path_join(dir, "metrics.jsonl") : NULL;
     struct cairn_str line = {0};
-    size_t n = 0;
-    int fd = -1;
+    int fd = -1, there, torn;
 
     if (!path)
         TRY(CAIRN_NOMEM(err));
@@ -97,10 +122,10 @@ static enum cairn_status line_append(const struct cairn_run *run, int64_t step, 
         }
         cairn_sleep_s(LOCK_PAUSE_S);
     }
-    TRY(cairn_file_read(path, LOG_MAX, &text, &n, err));
-    if (line_there(text, n, step, eval))
+    TRY(lines_look(fd, path, step, eval, &there, &torn, err));
+    if (there)
         goto out;
-    if (n && text[n - 1] != '\n')
+    if (torn)
         cairn_str_putc(&line, '\n');
     cairn_json_canonical(&line, o);
     cairn_str_putc(&line, '\n');
@@ -111,7 +136,6 @@ out:
     if (fd >= 0)
         close(fd);
     cairn_str_free(&line);
-    free(text);
     free(dir);
     free(path);
     return st;

@@ -2,6 +2,7 @@
  *
  * run.json (a checked document of ckpt/manifest.h):
  *   {"format": "cairn run", "version": 1, "uuid": "<32 hex>", "cairn": "<version>", "recipe": "<hash of the frozen recipe>",
+ *    "amendments": n (at least so many there are; absent: none),
  *    "outside": {"model.tokenizer": {"path": "/abs", "size": n, "digest": "<32 hex>", "copy": "files/model.tokenizer"}, ...}}
  * It is written last; a directory without it is not a run yet. Outside files up to COPY_MAX are copied and from then on
  * the copy is what counts; larger ones stay where they are and must stay as they are.
@@ -269,7 +270,7 @@ out:
     return st;
 }
 
-static enum cairn_status info_write(struct cairn_run *r, struct cairn_error *err)
+enum cairn_status cairn_run_save_info(struct cairn_run *r, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     char *path = cairn_run_path(r, "run.json"), *text = NULL;
@@ -304,7 +305,7 @@ static enum cairn_status info_make(struct cairn_run *r, struct cairn_error *err)
                         "recipe", hex, "outside", outside);
     if (!r->info)
         TRY(CAIRN_NOMEM(err));
-    TRY(info_write(r, err));
+    TRY(cairn_run_save_info(r, err));
 out:
     json_decref(outside);
     return st;
@@ -377,7 +378,7 @@ static enum cairn_status recipe_compare(struct cairn_run *r, struct cairn_recipe
     TRY(outside_each(recipe, outside_same, r, err));
     if (cairn_recipe_diff(r->frozen, recipe, CAIRN_SCIENCE | CAIRN_LAYOUT | CAIRN_OPS | CAIRN_MOVED, &diff) > 0) {
         TRY(cairn_amendments_fit(r, recipe, err));
-        TRY(info_write(r, err));
+        TRY(cairn_run_save_info(r, err));
         r->recipe = recipe;
         st = recipe_write(r, err);
         r->recipe = r->frozen;

@@ -55,6 +55,9 @@ struct cairn_digest cairn_run_hash(const struct cairn_run *r, int64_t step);
 /* From now on r->recipe and r->hash are those of that step: for whoever works on one. */
 void cairn_run_at(struct cairn_run *r, int64_t step);
 
+/* Writes r->info to run.json, durable. The caller holds the run's lock. */
+enum cairn_status cairn_run_save_info(struct cairn_run *r, struct cairn_error *err);
+
 const char *cairn_stage_name(enum cairn_stage s); /* "rollout", ... */
 char *cairn_run_path(const struct cairn_run *r, const char *relative);     /* malloc'ed RUN/relative */
 char *cairn_link_relative(const struct cairn_link *l);                     /* malloc'ed "step/000003/train", "policy/000003" for sync, ... */
