@@ -12,6 +12,7 @@
 #include "slurm/command.h"
 
 #define ASK_S 20.0 /* longest wait for one answer */
+#define LOOK_S 8.0 /* of somebody who only looks */
 #define PAUSE_S 0.5
 
 /* Runs argv until it ends with 0, for patience_s seconds. The program missing: CAIRN_EDEVICE; other failures: CAIRN_EAGAIN. `gone` (may be NULL): a
@@ -24,7 +25,7 @@ static enum cairn_status ask(struct cairn_command *c, const char *const *argv, d
     if (was_gone)
         *was_gone = 0;
     for (;;) {
-        if ((st = cairn_command_run(c, argv, NULL, ASK_S, err)) != CAIRN_OK)
+        if ((st = cairn_command_run(c, argv, NULL, patience_s > 0 ? ASK_S : LOOK_S, err)) != CAIRN_OK)
             return st;
         if (c->code == 0)
             return CAIRN_OK;

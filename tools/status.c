@@ -1,7 +1,7 @@
 /* status.c - `cairn status DIR`: the trail of a run: per step and stage what is done, what runs, what blocks and what to do next.
  *
- * Everything is read from the run directory: done is what has a manifest; who runs and how far it is stands in the lock and in
- * the last event of RUN/log/<stage>.jsonl. Nothing is changed.
+ * Done is what has a manifest; who runs and how far it is stands in the lock, in the last event of RUN/log/<stage>.jsonl and, for a run that
+ * was given to Slurm, in its queue. Nothing is changed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/signals.h"
 #include "base/str.h"
+#include "slurm/trail.h"
 #include "stages/common/amend.h"
 #include "stages/common/lock.h"
 #include "stages/common/run.h"
@@ -91,14 +92,17 @@ static json_t *last_event(const struct cairn_run *run, const struct cairn_link *
 }
 
 /* One row: {step, stage, state, job, progress, reason, next}. `first`: the first link that is not done. */
-static json_t *row_make(const struct cairn_run *run, const struct cairn_link *l, int done, const struct cairn_link *first, int locked,
-                        const char *holder)
+static json_t *row_make(const struct cairn_run *run, struct cairn_trail *trail, const struct cairn_link *l, int done, const struct cairn_link *first,
+                        int locked, const char *holder)
 {
     const char *state = "waiting";
-    char stage[300], reason[400] = "", next[400] = "";
+    char stage[300], reason[500] = "", next[4300] = "";
+    struct cairn_trail_row job = {0};
     double progress = 0;
     json_t *event = NULL, *o;
 
+    if (!done && !locked)
+        cairn_trail_row(trail, l, &job);
     if (l->eval)
         snprintf(stage, sizeof stage, "eval/%s/%s", l->eval, cairn_stage_name(l->stage));
     else
@@ -106,30 +110,41 @@ static json_t *row_make(const struct cairn_run *run, const struct cairn_link *l,
     if (done) {
         state = "done";
         progress = 1;
-    } else if (l == first) {
+    } else if (l == first || (job.state && strcmp(job.state, "queued"))) {
         const char *ev, *text;
 
         event = last_event(run, l);
         ev = json_string_value(json_object_get(event, "ev"));
         if (json_is_number(json_object_get(event, "total")) && json_number_value(json_object_get(event, "total")) > 0)
             progress = json_number_value(json_object_get(event, "done")) / json_number_value(json_object_get(event, "total"));
-        if (locked) {
+        if (job.state) {
+            state = job.state;
+            snprintf(reason, sizeof reason, "%s", job.reason);
+            snprintf(next, sizeof next, "%s", job.next);
+        } else if (locked) {
             state = "running";
             snprintf(reason, sizeof reason, "%s", holder);
         } else {
             state = ev && !strcmp(ev, "failed") ? "failed" : ev ? "stopped" : "waiting";
             text = json_string_value(json_object_get(event, "text"));
             snprintf(reason, sizeof reason, "%s", text ? text : ev ? "it was stopped or killed" : "nobody is at work");
-            snprintf(next, sizeof next, "cairn run %s/recipe.yaml --run %s", run->dir, run->dir);
+            if (cairn_trail_used(trail))
+                snprintf(next, sizeof next, "cairn submit %s", run->dir);
+            else
+                snprintf(next, sizeof next, "cairn run %s/recipe.yaml --run %s", run->dir, run->dir);
         }
+    } else if (job.state) {
+        state = job.state;
+        snprintf(reason, sizeof reason, "%s", job.reason);
+        snprintf(next, sizeof next, "%s", job.next);
     } else {
         char *relative = cairn_link_relative(first);
 
         snprintf(reason, sizeof reason, "waits for %s", relative ? relative : "an earlier link");
         free(relative);
     }
-    o = json_pack("{s:I, s:s, s:s, s:n, s:f, s:s, s:s}", "step", (json_int_t)l->step, "stage", stage, "state", state, "job", "progress",
-                  progress, "reason", reason, "next", next);
+    o = json_pack("{s:I, s:s, s:s, s:s?, s:f, s:s, s:s}", "step", (json_int_t)l->step, "stage", stage, "state", state, "job",
+                  job.job[0] ? job.job : NULL, "progress", progress, "reason", reason, "next", next);
     json_decref(event);
     return o;
 }
@@ -139,11 +154,13 @@ static enum cairn_status status_make(const struct cairn_run *run, json_t **out, 
     enum cairn_status st = CAIRN_OK;
     struct cairn_link *chain = NULL, *first = NULL;
     json_t *rows = json_array(), *o = NULL;
+    struct cairn_trail *trail = NULL;
     char holder[400] = "";
     int64_t steps_done = 0;
     int n = 0, locked;
 
     TRY(cairn_run_chain(run, &chain, &n, err));
+    TRY(cairn_trail_open(&trail, run, err));
     locked = cairn_lock_held(run->dir, holder, sizeof holder);
     for (int i = 0; i < n; i++) {
         int done = cairn_link_done(run, &chain[i]);
@@ -152,15 +169,18 @@ static enum cairn_status status_make(const struct cairn_run *run, json_t **out, 
             first = &chain[i];
         if (done && chain[i].stage == CAIRN_STAGE_SYNC && chain[i].step > steps_done)
             steps_done = chain[i].step;
-        if (json_array_append_new(rows, row_make(run, &chain[i], done, first, locked, holder)))
+        if (json_array_append_new(rows, row_make(run, trail, &chain[i], done, first, locked, holder)))
             TRY(CAIRN_NOMEM(err));
     }
     o = json_pack("{s:s, s:I, s:I, s:o, s:O}", "run", run->dir, "steps_done", (json_int_t)steps_done, "steps_total",
                   (json_int_t)cairn_recipe_i64(run->recipe, "run.steps"), "amendments", cairn_amendments_json(run), "stages", rows);
     if (!o)
         TRY(CAIRN_NOMEM(err));
+    if (cairn_trail_note(trail)[0])
+        json_object_set_new(o, "slurm", json_string(cairn_trail_note(trail)));
     *out = o;
 out:
+    cairn_trail_close(trail);
     json_decref(rows);
     free(chain);
     return st;
@@ -183,6 +203,8 @@ static void status_print(const json_t *o, int all)
 
     printf("%s: %lld of %lld steps\n", text_of(o, "run"), (long long)json_integer_value(json_object_get(o, "steps_done")),
            (long long)json_integer_value(json_object_get(o, "steps_total")));
+    if (text_of(o, "slurm")[0])
+        printf("  Slurm: %s\n", text_of(o, "slurm"));
     json_array_foreach(json_object_get(o, "amendments"), i, row)
     {
         size_t k;
@@ -200,8 +222,9 @@ static void status_print(const json_t *o, int all)
     {
         if (!all && (!strcmp(text_of(row, "state"), "done") || shown++ >= 8))
             continue;
-        printf("  %6lld  %-24s %-8s %3.0f%%  %s\n", (long long)json_integer_value(json_object_get(row, "step")), text_of(row, "stage"),
-               text_of(row, "state"), 100 * json_number_value(json_object_get(row, "progress")), text_of(row, "reason"));
+        printf("  %6lld  %-24s %-8s %3.0f%%  %s%s%s%s\n", (long long)json_integer_value(json_object_get(row, "step")), text_of(row, "stage"),
+               text_of(row, "state"), 100 * json_number_value(json_object_get(row, "progress")), text_of(row, "job")[0] ? "job " : "",
+               text_of(row, "job"), text_of(row, "job")[0] && text_of(row, "reason")[0] ? ": " : "", text_of(row, "reason"));
         if (text_of(row, "next")[0])
             printf("          to go on: %s\n", text_of(row, "next"));
     }
