@@ -75,8 +75,8 @@ LINK_all     := tools slurm sync train score rollout common model grade text ker
 
 # A file with a main() is named main.c (one per stage and for `cairn`); it stays out of its room's library.
 $(foreach r,$(ROOMS),$(eval SRC_$(r) := $(filter-out %/main.c,$(wildcard $(DIR_$(r))/*.c))))
-# MPI is a shared object of its own, opened only under mpirun or srun.
-SRC_world := $(filter-out runtime/world/mpi.c,$(SRC_world))
+# MPI and PMIx are shared objects of their own, opened only under mpirun or srun.
+SRC_world := $(filter-out runtime/world/mpi.c runtime/world/pmix.c,$(SRC_world))
 $(foreach r,$(ROOMS),$(eval OBJ_$(r) := $(SRC_$(r):%.c=$(B)/obj/%.o)))
 $(foreach r,$(ROOMS),$(eval $(OBJ_$(r)): EXTRA := $(CF_$(r))))
 lib  = $(foreach r,$(1),$(if $(SRC_$(r)),$(B)/lib/libcairn_$(r).a))
@@ -96,6 +96,10 @@ CPU_SO  := $(foreach i,$(CPU_ISAS),$(B)/lib/cairn-cpu-$(i).so)
 BACKENDS := $(if $(CPU_SRC),$(CPU_SO))
 ifneq ($(MPI_PC),)
 BACKENDS += $(if $(wildcard runtime/world/mpi.c),$(B)/lib/cairn-mpi.so)
+endif
+PMIX     := $(call have,pmix)
+ifeq ($(PMIX),yes)
+BACKENDS += $(B)/lib/cairn-pmix.so
 endif
 
 # --- tests -----------------------------------------------------------------------------------------------------------
@@ -155,12 +159,21 @@ $(B)/bin/wordproblems: $(B)/obj/tools/wordproblems/main.o $(B)/lib/libcairn_base
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $^ -o $@ $(SYS_base)
 
+$(B)/lib/cairn-pmix.so: runtime/world/pmix.c $(B)/lib/libcairn_base.a
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(call pc_cflags,pmix) -shared -MF $(B)/obj/pmix.d $^ -Wl,--exclude-libs,ALL -o $@ $(call pc_libs,pmix) $(SYS_base)
+
 define test_rule
 $(B)/tests/$(basename $(notdir $(1))): $(1:%.c=$(B)/obj/%.o) $(call lib,$(LINK_$(2)))
 	@mkdir -p $$(@D)
 	$$(CC) $$(LDFLAGS) $$< $(call lib,$(LINK_$(2))) -o $$@ $(call sys,$(LINK_$(2))) -lcmocka
 endef
 $(foreach t,$(TEST_SRC),$(eval $(call test_rule,$(t),$(call test_room,$(t)))))
+
+# Programs that tests/slurm starts under srun.
+$(B)/tests/pmi_hello: $(B)/obj/tests/slurm/pmi_hello.o $(call lib,$(LINK_world))
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $< $(call lib,$(LINK_world)) -o $@ $(call sys,$(LINK_world))
 
 $(B)/tests/fixture_check: $(B)/obj/tests/fixture_check.o $(call lib,$(LINK_all)) $(BACKENDS)
 	@mkdir -p $(@D)
@@ -221,7 +234,7 @@ help:
 	@echo "  make demo RUN=/tmp/tiny"
 
 info:
-	@echo "cairn $(VERSION) | $(ARCH) | CPU back-ends: $(CPU_ISAS) | CUDA $(if $(filter 1,$(CUDA)),yes,no) | MPI $(if $(MPI_PC),$(MPI_PC),no) | HDF5 $(if $(HDF5_PC),$(HDF5_PC) $(shell pkg-config --modversion $(HDF5_PC) 2>/dev/null),no)"
+	@echo "cairn $(VERSION) | $(ARCH) | CPU back-ends: $(CPU_ISAS) | CUDA $(if $(filter 1,$(CUDA)),yes,no) | MPI $(if $(MPI_PC),$(MPI_PC),no) | PMIx $(PMIX) | HDF5 $(if $(HDF5_PC),$(HDF5_PC) $(shell pkg-config --modversion $(HDF5_PC) 2>/dev/null),no)"
 
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h')

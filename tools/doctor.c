@@ -21,6 +21,7 @@
 #include "kernels/backend.h"
 #include "tools/cli.h"
 #include "tools/verbs.h"
+#include "world/pmi.h"
 
 enum state { OK, NOTE, MISSING };
 
@@ -125,7 +126,23 @@ static void mpi_check(struct report *r)
         dlclose(object);
     free(path);
     program_check(r, "mpirun", "MPI's launcher", "install openmpi-bin; only stages of several ranks need it");
+}
+
+/* Under Slurm: its commands, and what a stage of several ranks (PMIx) or a program without MPI (either) finds each other by. */
+static void slurm_check(struct report *r)
+{
+    static const struct {
+        const char *kind, *what, *get;
+    } kinds[] = {{"pmix", "PMIx", "install libpmix-dev, then run make; srun --mpi=list tells what this Slurm speaks"},
+                 {"pmi2", "PMI2", "install libpmi2-0; only programs without MPI use it"}};
+    char found[512];
+
     program_check(r, "sbatch", "Slurm", "not needed on one machine; on a cluster: load its module");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        int there = cairn_pmi_there(kinds[i].kind, found, sizeof found);
+
+        tell(r, there ? OK : NOTE, kinds[i].what, found, kinds[i].get);
+    }
 }
 
 static void machine_check(struct report *r)
@@ -322,6 +339,7 @@ int cairn_verb_doctor(int argc, char **argv)
     stages_check(&r);
     backend_check(&r);
     mpi_check(&r);
+    slurm_check(&r);
     if (a.dir)
         TRY(files_check(&r, a.dir, &err));
     if (a.json)
