@@ -15,7 +15,6 @@
 #include "base/str.h"
 #include "ckpt/attempt.h"
 #include "ckpt/beneath.h"
-#include "ckpt/holder.h"
 #include "ckpt/manifest.h"
 
 #define EPOCH_BYTES 65536
@@ -85,6 +84,23 @@ static int epoch_known(const char *dir, int64_t n, struct cairn_holder *h, struc
     json_decref(o);
     free(text);
     return ok;
+}
+
+int cairn_artefact_at_work(const char *dir, struct cairn_holder *who)
+{
+    char *path = cairn_path_join(dir, "epoch");
+    DIR *d = path && !cairn_artefact_committed(dir) ? opendir(path) : NULL;
+    int64_t newest = -1, v;
+    struct cairn_digest identity;
+
+    if (d) {
+        for (struct dirent *e; (e = readdir(d));)
+            if (cairn_parse_i64(e->d_name, &v) && v > newest)
+                newest = v;
+        closedir(d);
+    }
+    free(path);
+    return newest >= 0 && epoch_known(dir, newest, who, &identity) ? cairn_holder_alive(who) : 0;
 }
 
 static enum cairn_status take(const char *path, int dry, struct cairn_leftovers *out, struct cairn_error *err)

@@ -13,6 +13,7 @@
 
 #include "base/digest.h"
 #include "base/status.h"
+#include "ckpt/holder.h"
 
 struct cairn_leftovers {
     int64_t files, bytes; /* removed, or with dry: to be removed; bytes of names that are the last one of their file */
@@ -22,6 +23,10 @@ struct cairn_leftovers {
 /* Adds to *out. identity: what an attempt on this artefact would have today, NULL where that is not known. */
 enum cairn_status cairn_artefact_leftovers(const char *dir, const struct cairn_digest *identity, int dry, struct cairn_leftovers *out,
                                            struct cairn_error *err);
+
+/* Who is making an artefact that is not committed: 1 the newest attempt's holder lives, -1 it cannot be told (another host), 0 nobody.
+ * *who is that holder. */
+int cairn_artefact_at_work(const char *dir, struct cairn_holder *who);
 
 /* Bytes and number of the regular files below path, as above. Missing is nothing. */
 enum cairn_status cairn_tree_count(const char *path, int64_t *files, int64_t *bytes, struct cairn_error *err);

@@ -13,6 +13,8 @@
 #include "base/build.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
+#include "ckpt/leftovers.h"
 #include "ckpt/verify.h"
 #include "recipe/scalar.h"
 #include "stages/common/begin.h"
@@ -381,6 +383,33 @@ static enum cairn_status reached_look(void *arg, const struct cairn_artefact *a,
     return CAIRN_OK;
 }
 
+/* Nobody may be making something of these steps by the recipe as it was: of this host that is certain (lock or not), of others it is told. */
+static enum cairn_status idle_check(const struct cairn_run *r, int64_t from, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_link *chain = NULL;
+    int n = 0;
+
+    TRY(cairn_run_chain(r, &chain, &n, err));
+    for (int i = 0; i < n; i++) {
+        struct cairn_holder who;
+        char *dir = chain[i].step >= from ? cairn_link_path(r, &chain[i]) : NULL;
+        int at_work = dir ? cairn_artefact_at_work(dir, &who) : 0;
+
+        if (at_work > 0)
+            st = cairn_fail(err, CAIRN_EAGAIN, "%s is being made by pid %lld on %s, by the recipe as it is; stop it, or amend from a later step on",
+                            dir, (long long)who.pid, who.host);
+        else if (at_work < 0)
+            cairn_warn("%s was begun by pid %lld on %s%s%s; if that is still at work, stop it before the chain goes on", dir, (long long)who.pid,
+                       who.host, who.job[0] ? ", job " : "", who.job);
+        free(dir);
+        TRY(st);
+    }
+out:
+    free(chain);
+    return st;
+}
+
 /* Of a line "path: old -> new (class)": why such a change is none that a run can have. NULL: it can. */
 static const char *line_refused(const char *line)
 {
@@ -539,6 +568,7 @@ enum cairn_status cairn_run_amend(struct cairn_run *r, int64_t from, int n, cons
     if (reached.path[0])
         TRY(cairn_fail(err, CAIRN_ERECIPE, "%s is committed: it was made by the recipe as it is; amend from step %lld on, or later", reached.path,
                        (long long)reached.step + 1));
+    TRY(idle_check(r, from, err));
     if (have >= NUMBER_MAX)
         TRY(cairn_fail(err, CAIRN_ERECIPE, "%s has %d amendments; there is no room for more", r->dir, have));
     TRY(view_make(r, r->amendments, have, INT64_MAX, &all, err));
