@@ -110,7 +110,7 @@ BATS     := $(wildcard tests/*.bats)
 test_room = $(if $(filter tests/runtime/%,$(1)),$(word 3,$(subst /, ,$(1))),$(if $(filter tests/kernels/% tests/conformance/%,$(1)),kernels,$(if $(filter tests/ckpt/%,$(1)),ckpt,all)))
 
 .DEFAULT_GOAL := all
-.PHONY: all check-needed demo test test-programs bench bench-demo lint format info clean help bootstrap
+.PHONY: all check-needed demo test test-programs test-slurm devcluster bench bench-demo lint format info clean help bootstrap
 
 all: check-needed $(PROGRAMS) $(BACKENDS)
 
@@ -201,19 +201,32 @@ bench-demo: bootstrap
 	for seed in 1 2 3; do $(B)/bin/cairn run recipes/tiny.yaml --run "$(RUN)-seed$$seed" run.seed=$$seed || exit; done
 	$(B)/bin/cairn inspect "$(RUN)-seed1" "$(RUN)-seed2" "$(RUN)-seed3"
 
-test-programs: all $(TESTS) $(B)/tests/fixture_check
+test-programs: all $(B)/tests/pmi_hello $(TESTS) $(B)/tests/fixture_check
 
 test: bootstrap
 	@$(SUB) --silent test-programs
 	@rm -rf $(B)/tap
 	CAIRN_BUILD=$(B) CAIRN_TAP=$(B)/tap prove -j$(JOBS) -e tests/tap $(BATS) $(TESTS)
 
+# A Slurm cluster of four nodes on this machine (needs root): what concerns jobs, preemption and lost nodes. Minutes.
+test-slurm:
+	tools/bootstrap --cluster
+	@$(SUB) --silent all $(B)/tests/pmi_hello
+	CAIRN_BUILD=$(B) bats --timing tests/slurm.bats $(wildcard tests/slurm/*.bats)
+
+# A shell on such a cluster; it goes with the shell.
+devcluster:
+	tools/bootstrap --cluster
+	@$(SUB) --silent all
+	@echo "try: sinfo; cairn submit recipes/tiny.yaml --run /tmp/tiny; cairn status /tmp/tiny --watch; exit takes the cluster down"
+	@PATH="$(abspath $(B))/bin:$$PATH" tools/devcluster run $${SHELL:-bash}
+
 bench: bootstrap
 	@$(SUB) --silent all
 	$(B)/bin/cairn bench
 
 lint:
-	shellcheck tools/bootstrap tests/tap tests/tally .ci/run
+	shellcheck tools/bootstrap tools/devcluster tests/tap tests/tally .ci/run
 	@for f in $$(git ls-files '*.c'); do \
 		clang -fsyntax-only $(STD) $(WARN) -Werror -I. -Iruntime $(CF_ckpt) $(CF_text) $(CF_grade) $(CF_recipe) $(call pc_cflags,$(MPI_PC)) \
 			-fopenmp -DCAIRN_ISA='"x"' -Wno-unknown-warning-option $$f || exit 1; done
@@ -223,6 +236,8 @@ help:
 	@echo "make             build everything into $(B)/ ($(B)/bin/cairn and the four stages)"
 	@echo "make demo        install what is missing, build, run recipes/tiny.yaml to the end, show what came out (RUN=DIR: where)"
 	@echo "make test        install what is missing, build, run every test that this machine can run"
+	@echo "make test-slurm  runs as Slurm jobs under fire, on a cluster of four nodes made for it (needs root)"
+	@echo "make devcluster  a shell on a Slurm cluster of four nodes on this machine (needs root)"
 	@echo "make bench       measure this machine and this build"
 	@echo "make bench-demo  the demo with three seeds, and the means"
 	@echo "make lint        shellcheck, and clang's warnings as errors"

@@ -153,7 +153,7 @@ static char *last_line(struct cairn_str *s)
 
 const char *cairn_command_says(struct cairn_command *c)
 {
-    static const char *const fronts[] = {"sbatch: ", "scontrol: ", "squeue: ", "scancel: ", "slurm_update error: ", "error: ", "Batch job submission failed: "};
+    static const char *const fronts[] = {"sbatch: ", "scontrol: ", "squeue: ", "scancel: ", "slurm_update error: ", "error: ", "Batch job submission failed: ", "allocation failure: "};
     char *line = last_line(&c->err);
 
     if (!line)

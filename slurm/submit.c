@@ -66,23 +66,24 @@ out:
 /* --- what sbatch says --- */
 
 struct complaint {
-    const char *says;       /* part of sbatch's message, in small letters */
+    const char *says;       /* part of sbatch's message */
     enum cairn_status code; /* CAIRN_OK: the dependency is gone; try without */
+    const char *key;        /* of the slurm section that asks for it, or NULL */
     const char *advice;
 };
 
 static const struct complaint complaints[] = {
-    {"dependency", CAIRN_OK, ""},
-    {"partition", CAIRN_ERECIPE, "sinfo -s lists the partitions; slurm.partition and slurm.<stage>.partition name them"},
-    {"qos", CAIRN_ERECIPE, "slurm.qos, or a limit of it: sacctmgr show qos, squeue --me"},
-    {"account", CAIRN_ERECIPE, "slurm.account: sacctmgr show assoc user=$USER"},
-    {"gres", CAIRN_ERECIPE, "sinfo -o '%P %G' shows what nodes have; slurm.gres asks for it"},
-    {"node configuration", CAIRN_ERECIPE, "no node fits: sinfo -o '%P %D %c %m %G'"},
-    {"node count", CAIRN_ERECIPE, "no partition has so many nodes: sinfo -s"},
-    {"time limit", CAIRN_ERECIPE, "slurm.time is longer than the partition allows: sinfo -o '%P %l'"},
-    {"feature", CAIRN_ERECIPE, "slurm.constraint: sinfo -o '%P %f'"},
-    {"unrecognized option", CAIRN_ERECIPE, "slurm.extra"},
-    {"invalid", CAIRN_ERECIPE, ""},
+    {"dependency", CAIRN_OK, NULL, ""},
+    {"partition", CAIRN_ERECIPE, "partition", "sinfo -s lists the partitions"},
+    {"qos", CAIRN_ERECIPE, "qos", "it may not exist or have a limit: sacctmgr show qos, squeue --me"},
+    {"account", CAIRN_ERECIPE, "account", "sacctmgr show assoc user=$USER"},
+    {"gres", CAIRN_ERECIPE, "gres", "sinfo -o '%P %G' shows what nodes have"},
+    {"node configuration", CAIRN_ERECIPE, NULL, "no node fits: sinfo -o '%P %D %c %m %G'"},
+    {"node count", CAIRN_ERECIPE, "nodes", "no partition has so many nodes: sinfo -s"},
+    {"time limit", CAIRN_ERECIPE, "time", "longer than the partition allows? sinfo -o '%P %l'"},
+    {"feature", CAIRN_ERECIPE, "constraint", "sinfo -o '%P %f'"},
+    {"unrecognized option", CAIRN_ERECIPE, NULL, "slurm.extra"},
+    {"invalid", CAIRN_ERECIPE, NULL, ""},
 };
 
 /* "Job violates ... submit limit", MaxJobCount: nothing is wrong, there is no room. */
@@ -96,16 +97,25 @@ static int is_full(const char *says)
     return 0;
 }
 
-static enum cairn_status refuse(const struct cairn_job *job, const char *says, int *no_parent, struct cairn_error *err)
+static enum cairn_status refuse(const struct submit *s, const struct cairn_job *job, const char *says, int *no_parent, struct cairn_error *err)
 {
+    char asked[160] = "";
+
     for (size_t i = 0; i < sizeof complaints / sizeof *complaints; i++)
         if (strcasestr(says, complaints[i].says)) {
             if (complaints[i].code == CAIRN_OK) {
                 *no_parent = 1;
                 return CAIRN_OK;
             }
-            return cairn_fail(err, complaints[i].code, "Slurm refuses the job %s: %s%s%s", job->name, says, complaints[i].advice[0] ? " - " : "",
-                              complaints[i].advice);
+            if (complaints[i].key) {
+                const json_t *v = cairn_job_value(s->run, job, complaints[i].key);
+
+                if (json_is_string(v))
+                    snprintf(asked, sizeof asked, "slurm.%s is \"%.100s\"; ", complaints[i].key, json_string_value(v));
+                else if (v)
+                    snprintf(asked, sizeof asked, "slurm.*.%s is %lld; ", complaints[i].key, (long long)json_integer_value(v));
+            }
+            return cairn_fail(err, complaints[i].code, "Slurm refuses the job %s: %s (%s%s)", job->name, says, asked, complaints[i].advice);
         }
     return cairn_fail(err, CAIRN_EAGAIN, "sbatch did not take the job %s: %s", job->name, says);
 }
@@ -150,7 +160,7 @@ static enum cairn_status sbatch(struct submit *s, const struct cairn_job *job, c
         }
         says = cairn_command_says(&c);
         if (!strcasestr(says, "contact") && !strcasestr(says, "socket") && !strcasestr(says, "timed out") && !strcasestr(says, "communication")) {
-            TRY(refuse(job, says, no_parent, err));
+            TRY(refuse(s, job, says, no_parent, err));
             goto out;
         }
         if (cairn_now_s() > until)
