@@ -13,6 +13,7 @@
 #include <string.h>
 
 #define STRETCH ((int64_t)1 << 22) /* elements for all ranks together that are under way at a time */
+#define STRETCH_LEAST ((int64_t)1 << 16) /* for each of them: below, messages are too small */
 
 enum cairn_status cairn_optimizer_create_shared(struct cairn_optimizer *out, const struct cairn_param_table *t, struct cairn_compute *k,
                                                 struct cairn_channel *channel, struct cairn_error *err)
@@ -43,7 +44,7 @@ enum cairn_status cairn_optimizer_create_shared(struct cairn_optimizer *out, con
 
             widest = n > widest ? n : widest;
         }
-        o.stretch = STRETCH / o.ranks > 4096 ? STRETCH / o.ranks : 4096;
+        o.stretch = STRETCH / o.ranks > STRETCH_LEAST ? STRETCH / o.ranks : STRETCH_LEAST;
         o.stretch = o.stretch < widest ? o.stretch : widest;
         TRY(cairn_buffer_create(k->dev, 2 * (size_t)o.ranks * (size_t)o.stretch * sizeof(float), &o.mail, err));
     }
