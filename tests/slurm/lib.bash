@@ -1,4 +1,11 @@
 # lib.bash - what tests with a Slurm of their own share. Load tests/lib.bash first.
+root=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd)
+case ${CAIRN_BUILD:-build} in
+/*) build=$CAIRN_BUILD ;;
+*) build=$root/${CAIRN_BUILD:-build} ;;
+esac
+cairn=$build/bin/cairn
+export root build cairn
 
 # Why there can be no cluster here, or nothing.
 cluster_lacks() {
