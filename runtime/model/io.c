@@ -14,11 +14,12 @@
 #include "ckpt/convert.h"
 #include "model/hf.h"
 
-#define PIECE ((int64_t)64 << 20)
+#define PIECE       ((int64_t)64 << 20)
 #define SHARD_BYTES ((int64_t)4 << 30)
-#define NAME_BYTES 288
+#define NAME_BYTES  288
 
-/* ---- which tensor where ------------------------------------------------------------------------------------------------------- */
+/* ---- which tensor where -------------------------------------------------------------------------------------------------------
+ */
 
 static int wanted(const struct cairn_param_table *t, const struct cairn_save_opts *o, int i)
 {
@@ -91,7 +92,8 @@ static void tensor_name(const char *prefix, const char *name, char *out, size_t 
     snprintf(out, n, "%s%s", prefix ? prefix : "", name);
 }
 
-/* ---- save ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- save ----------------------------------------------------------------------------------------------------------------------
+ */
 
 struct staging {
     void *raw, *out; /* as read, as written */
@@ -118,8 +120,9 @@ static int64_t rows_per_piece(const struct cairn_param *p)
     return rows < p->dim[0] ? rows : p->dim[0];
 }
 
-static enum cairn_status save_tensor(const struct cairn_source *src, const struct cairn_save_opts *o, int i, struct cairn_shard *w, int index,
-                                     struct staging *g, struct cairn_progress *bar, int64_t *done, struct cairn_error *err)
+static enum cairn_status save_tensor(const struct cairn_source *src, const struct cairn_save_opts *o, int i, struct cairn_shard *w,
+                                     int index, struct staging *g, struct cairn_progress *bar, int64_t *done,
+                                     struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     const struct cairn_param *p = &src->table->param[i];
@@ -154,9 +157,9 @@ struct names { /* of one tensor in a shard */
     char name[NAME_BYTES], each[NAME_BYTES];
 };
 
-static enum cairn_status save_shard(const struct cairn_source *src, struct cairn_attempt *a, const struct cairn_save_opts *o, int begin, int end,
-                                    const char *name, const char *identity, struct cairn_shard_entry **entry, struct staging *g,
-                                    struct cairn_progress *bar, int64_t *done, struct cairn_error *err)
+static enum cairn_status save_shard(const struct cairn_source *src, struct cairn_attempt *a, const struct cairn_save_opts *o,
+                                    int begin, int end, const char *name, const char *identity, struct cairn_shard_entry **entry,
+                                    struct staging *g, struct cairn_progress *bar, int64_t *done, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_slice *slice = calloc((size_t)(end - begin) + 1, sizeof(*slice));
@@ -243,9 +246,11 @@ out:
     return st;
 }
 
-/* ---- sources -------------------------------------------------------------------------------------------------------------------- */
+/* ---- sources --------------------------------------------------------------------------------------------------------------------
+ */
 
-static enum cairn_status read_store(void *arg, int i, int64_t begin, int64_t n, enum cairn_dtype as, void *h_dst, struct cairn_error *err)
+static enum cairn_status read_store(void *arg, int i, int64_t begin, int64_t n, enum cairn_dtype as, void *h_dst,
+                                    struct cairn_error *err)
 {
     const struct cairn_store_source *s = arg;
     struct cairn_tensor t;
@@ -262,8 +267,8 @@ struct cairn_source cairn_source_store(struct cairn_store_source *s)
 }
 
 /* The entry, which must have the parameter's shape and a float type. */
-static enum cairn_status find_entry(struct cairn_reader *r, const char *name, const struct cairn_param *p, const struct cairn_tensor_entry **out,
-                                    struct cairn_error *err)
+static enum cairn_status find_entry(struct cairn_reader *r, const char *name, const struct cairn_param *p,
+                                    const struct cairn_tensor_entry **out, struct cairn_error *err)
 {
     enum cairn_status st = cairn_reader_find(r, name, out, err);
     const struct cairn_tensor_entry *e = *out;
@@ -275,10 +280,11 @@ static enum cairn_status find_entry(struct cairn_reader *r, const char *name, co
     for (int i = 0; same && i < p->ndim; i++)
         same = e->shape[i] == p->dim[i];
     if (!same)
-        return cairn_fail(err, CAIRN_EDATA, "%s: tensor %s has %d dimensions (%lld, ...), the model says %d (%lld, ...)", cairn_reader_path(r), name,
-                          e->ndim, e->ndim ? (long long)e->shape[0] : 1, p->ndim, (long long)p->dim[0]);
+        return cairn_fail(err, CAIRN_EDATA, "%s: tensor %s has %d dimensions (%lld, ...), the model says %d (%lld, ...)",
+                          cairn_reader_path(r), name, e->ndim, e->ndim ? (long long)e->shape[0] : 1, p->ndim, (long long)p->dim[0]);
     if (e->dtype != CAIRN_F32 && e->dtype != CAIRN_BF16 && e->dtype != CAIRN_F16 && e->dtype != CAIRN_F64)
-        return cairn_fail(err, CAIRN_EDATA, "%s: tensor %s is %s, not a weight", cairn_reader_path(r), name, cairn_dtype_name(e->dtype));
+        return cairn_fail(err, CAIRN_EDATA, "%s: tensor %s is %s, not a weight", cairn_reader_path(r), name,
+                          cairn_dtype_name(e->dtype));
     return CAIRN_OK;
 }
 
@@ -304,7 +310,8 @@ out:
     return st;
 }
 
-static enum cairn_status read_reader(void *arg, int i, int64_t begin, int64_t n, enum cairn_dtype as, void *h_dst, struct cairn_error *err)
+static enum cairn_status read_reader(void *arg, int i, int64_t begin, int64_t n, enum cairn_dtype as, void *h_dst,
+                                     struct cairn_error *err)
 {
     const struct cairn_reader_source *s = arg;
     const struct cairn_param *p = &s->table->param[i];
@@ -326,10 +333,11 @@ struct cairn_source cairn_source_reader(struct cairn_reader_source *s)
     return (struct cairn_source){s->table, read_reader, s};
 }
 
-/* ---- load ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- load -----------------------------------------------------------------------------------------------------------------------
+ */
 
-enum cairn_status cairn_load(struct cairn_store *s, struct cairn_reader *r, const char *prefix, struct cairn_compute *k, const char *what,
-                             struct cairn_error *err)
+enum cairn_status cairn_load(struct cairn_store *s, struct cairn_reader *r, const char *prefix, struct cairn_compute *k,
+                             const char *what, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct staging g = {0}, out = {0};
@@ -338,7 +346,8 @@ enum cairn_status cairn_load(struct cairn_store *s, struct cairn_reader *r, cons
 
     for (int i = 0; i < s->table->count; i++) {
         const struct cairn_param *p = &s->table->param[i];
-        int64_t row = cairn_param_count(p) / p->dim[0], rows = rows_per_piece(p), all = s->tensor[i].dim[0], first = s->row ? s->row[i] : 0;
+        int64_t row = cairn_param_count(p) / p->dim[0], rows = rows_per_piece(p), all = s->tensor[i].dim[0],
+                first = s->row ? s->row[i] : 0;
         char name[NAME_BYTES];
 
         if (!s->tensor[i].buf)
@@ -366,7 +375,8 @@ out:
     return st;
 }
 
-/* ---- trainer states and policies -------------------------------------------------------------------------------------------------- */
+/* ---- trainer states and policies
+ * -------------------------------------------------------------------------------------------------- */
 
 /* A copy of a store's flat run in host memory, read as the store would be. */
 struct copy_source {
@@ -374,7 +384,8 @@ struct copy_source {
     const float *h;
 };
 
-static enum cairn_status read_copy(void *arg, int i, int64_t begin, int64_t n, enum cairn_dtype as, void *h_dst, struct cairn_error *err)
+static enum cairn_status read_copy(void *arg, int i, int64_t begin, int64_t n, enum cairn_dtype as, void *h_dst,
+                                   struct cairn_error *err)
 {
     const struct copy_source *s = arg;
     const struct cairn_tensor *t = &s->shape->tensor[i];
@@ -401,8 +412,13 @@ enum cairn_status cairn_trainer_save(const struct cairn_optimizer *o, struct cai
         struct copy_source copy = {set[i].store, opts->h_values ? opts->h_values[i] : NULL};
         struct cairn_source src = copy.h ? (struct cairn_source){o->table, read_copy, &copy} : cairn_source_store(&from);
         char stem[32];
-        const struct cairn_save_opts so = {.stem = stem, .prefix = set[i].prefix, .trainable_only = 1, .dtype = CAIRN_F32,
-                                           .identity = opts->identity, .share = o->ranks > 1 ? set[i].store : NULL, .through = opts->through};
+        const struct cairn_save_opts so = {.stem = stem,
+                                           .prefix = set[i].prefix,
+                                           .trainable_only = 1,
+                                           .dtype = CAIRN_F32,
+                                           .identity = opts->identity,
+                                           .share = o->ranks > 1 ? set[i].store : NULL,
+                                           .through = opts->through};
 
         if (o->ranks > 1)
             snprintf(stem, sizeof stem, "%s-r%04d", set[i].stem, o->rank);
@@ -440,8 +456,8 @@ out:
 }
 
 enum cairn_status cairn_policy_save(const struct cairn_param_table *t, struct cairn_reader *trainer, struct cairn_reader *base,
-                                    enum cairn_dtype dtype, struct cairn_attempt *a, struct cairn_manifest *manifest, const char *identity,
-                                    struct cairn_error *err)
+                                    enum cairn_dtype dtype, struct cairn_attempt *a, struct cairn_manifest *manifest,
+                                    const char *identity, struct cairn_error *err)
 {
     struct cairn_reader_source from = {.table = t, .reader = trainer, .prefix = "master:", .other = base};
     struct cairn_source src = cairn_source_reader(&from);

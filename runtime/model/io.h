@@ -1,11 +1,12 @@
 /* io.h - sets of parameters in artefacts: a table's tensors into shards, and back into stores, a few tensors in memory at a time.
  *
- * Names in a shard are the table's names with an optional prefix ("master:", "m:", "v:" in trainer states); the layer's experts are a
- * stack whose logical digest goes by the per-expert names. Values are narrowed on the host (round to nearest even, the same bits
+ * Names in a shard are the table's names with an optional prefix ("master:", "m:", "v:" in trainer states); the layer's experts are
+ * a stack whose logical digest goes by the per-expert names. Values are narrowed on the host (round to nearest even, the same bits
  * as op `cast`), parameters marked keep_f32 stay f32.
  *
- * A set may be one shard or several of bounded size ("weights-00000", "weights-00001", ...), cut at whole tensors by the table alone,
- * so that an attempt adopts what a dead one finished. Shards that lie there finished under the same identity are not written again.
+ * A set may be one shard or several of bounded size ("weights-00000", "weights-00001", ...), cut at whole tensors by the table
+ * alone, so that an attempt adopts what a dead one finished. Shards that lie there finished under the same identity are not written
+ * again.
  */
 #ifndef CAIRN_MODEL_IO_H
 #define CAIRN_MODEL_IO_H
@@ -17,25 +18,26 @@
 #include "model/optimizer.h"
 #include "model/params.h"
 
-/* Where tensors come from: rows [begin, begin + n) of dimension 0 of parameter i (of what the source has of it, where that is a share),
- * dense, as `as` (one of dtype(i) or F32). */
+/* Where tensors come from: rows [begin, begin + n) of dimension 0 of parameter i (of what the source has of it, where that is a
+ * share), dense, as `as` (one of dtype(i) or F32). */
 struct cairn_source {
     const struct cairn_param_table *table;
-    enum cairn_status (*read)(void *arg, int i, int64_t begin, int64_t n, enum cairn_dtype as, void *h_dst, struct cairn_error *err);
+    enum cairn_status (*read)(void *arg, int i, int64_t begin, int64_t n, enum cairn_dtype as, void *h_dst,
+                              struct cairn_error *err);
     void *arg;
 };
 
 struct cairn_save_opts {
-    const char *stem;       /* of the shards' names: "weights", "master", ... as cairn_name_ok */
-    const char *prefix;     /* of the tensors' names, or NULL */
-    int trainable_only;     /* 1: frozen parameters are left out */
-    enum cairn_dtype dtype; /* F32, BF16, F16; keep_f32 parameters stay F32 */
-    const enum cairn_dtype *each; /* or NULL: [table->count] dtype of each parameter instead */
-    int64_t max_bytes;      /* of one shard, tensors are not split; 0: 4 GiB */
-    const char *identity;   /* what the values come from, for adoption; NULL: nothing is adopted */
-    const char *what;       /* name of a progress bar, or NULL */
+    const char *stem;                /* of the shards' names: "weights", "master", ... as cairn_name_ok */
+    const char *prefix;              /* of the tensors' names, or NULL */
+    int trainable_only;              /* 1: frozen parameters are left out */
+    enum cairn_dtype dtype;          /* F32, BF16, F16; keep_f32 parameters stay F32 */
+    const enum cairn_dtype *each;    /* or NULL: [table->count] dtype of each parameter instead */
+    int64_t max_bytes;               /* of one shard, tensors are not split; 0: 4 GiB */
+    const char *identity;            /* what the values come from, for adoption; NULL: nothing is adopted */
+    const char *what;                /* name of a progress bar, or NULL */
     const struct cairn_store *share; /* or NULL; only the rows that this store has, as parts of the tensors (shares.h) */
-    int through;            /* 1: a stop that is requested does not end it */
+    int through;                     /* 1: a stop that is requested does not end it */
 };
 
 /* Writes the set into the attempt. manifest (may be NULL: the shards' entry files are there for whoever commits): gets the entries.
@@ -55,23 +57,24 @@ struct cairn_source cairn_source_store(struct cairn_store_source *s);
 struct cairn_reader_source { /* an artefact; tensors it lacks come from `other` (or NULL) under their bare names */
     const struct cairn_param_table *table;
     struct cairn_reader *reader;
-    const char *prefix;      /* or NULL */
+    const char *prefix; /* or NULL */
     struct cairn_reader *other;
 };
 struct cairn_source cairn_source_reader(struct cairn_reader_source *s);
 
-/* All tensors of the store (absent ones skipped; of a share its rows) from an artefact, widened to f32; shape must be the table's, any float
- * dtype. */
-enum cairn_status cairn_load(struct cairn_store *s, struct cairn_reader *r, const char *prefix, struct cairn_compute *k, const char *what,
-                             struct cairn_error *err);
+/* All tensors of the store (absent ones skipped; of a share its rows) from an artefact, widened to f32; shape must be the table's,
+ * any float dtype. */
+enum cairn_status cairn_load(struct cairn_store *s, struct cairn_reader *r, const char *prefix, struct cairn_compute *k,
+                             const char *what, struct cairn_error *err);
 
 /* A trainer state: masters, first and second moments of the trainable parameters, f32, as sets "master", "m", "v"; the update count
- * is a member of the artefact's content ("updates"), the caller's to write. Ranks that share an optimiser write their shares each, as
- * sets "master-r0001" and so on, into one attempt; any number of ranks reads it. */
+ * is a member of the artefact's content ("updates"), the caller's to write. Ranks that share an optimiser write their shares each,
+ * as sets "master-r0001" and so on, into one attempt; any number of ranks reads it. */
 struct cairn_trainer_save_opts {
-    const char *identity;         /* as in cairn_save_opts */
+    const char *identity; /* as in cairn_save_opts */
     int through;
-    const float *const *h_values; /* or NULL: from these copies instead of the stores (cairn_trainer_snapshot); o is read for its shape only */
+    const float *const
+        *h_values; /* or NULL: from these copies instead of the stores (cairn_trainer_snapshot); o is read for its shape only */
 };
 enum cairn_status cairn_trainer_save(const struct cairn_optimizer *o, struct cairn_attempt *a, struct cairn_manifest *manifest,
                                      const struct cairn_trainer_save_opts *opts, struct cairn_error *err);
@@ -82,7 +85,7 @@ enum cairn_status cairn_trainer_load(struct cairn_optimizer *o, struct cairn_rea
 /* The weights of a policy, cast from a trainer state: W = cast(master, dtype); frozen ones and what is not in the state from `base`
  * (NULL for an adapter, whose table is all trainable). Set "weights". No device. */
 enum cairn_status cairn_policy_save(const struct cairn_param_table *t, struct cairn_reader *trainer, struct cairn_reader *base,
-                                    enum cairn_dtype dtype, struct cairn_attempt *a, struct cairn_manifest *manifest, const char *identity,
-                                    struct cairn_error *err);
+                                    enum cairn_dtype dtype, struct cairn_attempt *a, struct cairn_manifest *manifest,
+                                    const char *identity, struct cairn_error *err);
 
 #endif

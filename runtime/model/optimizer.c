@@ -1,8 +1,9 @@
 /* optimizer.c - one update: gradients together, norm, clip, AdamW over two flat runs, publication.
  *
- * The norm is taken piece by piece (shares.h; one sum of squares each, added ascending on the host in double), so that it does not depend on
- * who has which piece. Gradients travel in stretches, so that what is in the mail is bounded whatever the model's size. Clipping multiplies by grad_clip / norm where norm > grad_clip; it goes into the
- * update as grad_scale and the gradients stay as they are. Two calls of AdamW: with weight decay and without (params.c lays them out so).
+ * The norm is taken piece by piece (shares.h; one sum of squares each, added ascending on the host in double), so that it does not
+ * depend on who has which piece. Gradients travel in stretches, so that what is in the mail is bounded whatever the model's size.
+ * Clipping multiplies by grad_clip / norm where norm > grad_clip; it goes into the update as grad_scale and the gradients stay as
+ * they are. Two calls of AdamW: with weight decay and without (params.c lays them out so).
  *
  * Touches no tensor memory: ops and host copies of the sums only.
  */
@@ -12,11 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STRETCH ((int64_t)1 << 22) /* elements for all ranks together that are under way at a time */
+#define STRETCH       ((int64_t)1 << 22) /* elements for all ranks together that are under way at a time */
 #define STRETCH_LEAST ((int64_t)1 << 16) /* for each of them: below, messages are too small */
 
-enum cairn_status cairn_optimizer_create_shared(struct cairn_optimizer *out, const struct cairn_param_table *t, struct cairn_compute *k,
-                                                struct cairn_channel *channel, struct cairn_error *err)
+enum cairn_status cairn_optimizer_create_shared(struct cairn_optimizer *out, const struct cairn_param_table *t,
+                                                struct cairn_compute *k, struct cairn_channel *channel, struct cairn_error *err)
 {
     const struct cairn_group *g = channel ? cairn_channel_group(channel) : NULL;
     enum cairn_status st = CAIRN_OK;
@@ -33,7 +34,8 @@ enum cairn_status cairn_optimizer_create_shared(struct cairn_optimizer *out, con
     for (int i = 0; i < 3; i++) {
         struct cairn_store *s = i == 0 ? &o.master : i == 1 ? &o.m : &o.v;
 
-        TRY(o.ranks > 1 ? cairn_store_create_share(s, t, &o.shares, o.ranks, o.rank, k->dev, err) : cairn_store_create(s, t, k->dev, 1, err));
+        TRY(o.ranks > 1 ? cairn_store_create_share(s, t, &o.shares, o.ranks, o.rank, k->dev, err)
+                        : cairn_store_create(s, t, k->dev, 1, err));
     }
     TRY(cairn_buffer_create(k->dev, ((size_t)o.shares.pieces + 1) * sizeof(double), &o.sums, err));
     if (o.ranks > 1) {
@@ -153,7 +155,8 @@ static enum cairn_status gradients_together(struct cairn_optimizer *o, struct ca
         TRY(cairn_tensor_view(&in, o->mail, (size_t)o->ranks * (size_t)o->stretch * sizeof(float), CAIRN_F32, 1, &got, err));
         for (int r = 0; r < o->ranks; r++) {
             const struct cairn_tensor to = cairn_tensor_slice(&out, 0, place, rows[r]);
-            const struct cairn_tensor from = cairn_tensor_slice(&grads->flat, 0, rows[r] ? cairn_shares_begin(&o->shares, o->ranks, r) + at : 0, rows[r]);
+            const struct cairn_tensor from =
+                cairn_tensor_slice(&grads->flat, 0, rows[r] ? cairn_shares_begin(&o->shares, o->ranks, r) + at : 0, rows[r]);
 
             if (rows[r])
                 TRY(cairn_tensor_copy(s, &to, &from, err));
@@ -162,7 +165,8 @@ static enum cairn_status gradients_together(struct cairn_optimizer *o, struct ca
         }
         TRY(cairn_channel_alltoallv(o->channel, s, "gradients", &in, own, &out, rows, err));
         for (int r = 0; n && r < o->ranks; r++) {
-            const struct cairn_tensor x = cairn_tensor_slice(&in, 0, r * n, n), y = cairn_tensor_slice(&grads->flat, 0, o->begin + at, n);
+            const struct cairn_tensor x = cairn_tensor_slice(&in, 0, r * n, n),
+                                      y = cairn_tensor_slice(&grads->flat, 0, o->begin + at, n);
 
             if (r)
                 TRY(o->k->ops.axpby(s, &(struct cairn_axpby){.x = x, .y = y, .a = 1, .b = 1}, err));
@@ -189,7 +193,8 @@ static enum cairn_status piece_sums(struct cairn_optimizer *o, const struct cair
     TRY(cairn_tensor_zero(&o->k->stream, &all, err));
     for (int64_t q = first; q < end; q++) {
         const struct cairn_piece *p = &o->shares.piece[q];
-        const struct cairn_sumsq a = {.x = cairn_tensor_slice(&grads->flat, 0, p->at, p->n), .out = cairn_tensor_slice(&all, 0, q, 1)};
+        const struct cairn_sumsq a = {.x = cairn_tensor_slice(&grads->flat, 0, p->at, p->n),
+                                      .out = cairn_tensor_slice(&all, 0, q, 1)};
 
         TRY(o->k->ops.sumsq(&o->k->stream, &a, err));
     }
@@ -206,7 +211,8 @@ out:
     return st;
 }
 
-static enum cairn_status gradient_norm(struct cairn_optimizer *o, const struct cairn_store *grads, double *norm, struct cairn_error *err)
+static enum cairn_status gradient_norm(struct cairn_optimizer *o, const struct cairn_store *grads, double *norm,
+                                       struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     double *h = malloc(((size_t)o->shares.pieces + 1) * sizeof(*h)), sum = 0;
@@ -229,8 +235,8 @@ out:
 }
 
 /* begin, end: of the flat run; what of it is this rank's. */
-static enum cairn_status adamw(struct cairn_optimizer *o, struct cairn_store *grads, int64_t begin, int64_t end, struct cairn_adamw a,
-                               struct cairn_error *err)
+static enum cairn_status adamw(struct cairn_optimizer *o, struct cairn_store *grads, int64_t begin, int64_t end,
+                               struct cairn_adamw a, struct cairn_error *err)
 {
     int64_t n;
 
@@ -245,8 +251,9 @@ static enum cairn_status adamw(struct cairn_optimizer *o, struct cairn_store *gr
     return o->k->ops.adamw(&o->k->stream, &a, err);
 }
 
-enum cairn_status cairn_optimizer_step(struct cairn_optimizer *o, const struct cairn_optimizer_opts *opts, struct cairn_store *grads,
-                                       struct cairn_store *weights, double *norm, double *lr, struct cairn_error *err)
+enum cairn_status cairn_optimizer_step(struct cairn_optimizer *o, const struct cairn_optimizer_opts *opts,
+                                       struct cairn_store *grads, struct cairn_store *weights, double *norm, double *lr,
+                                       struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     int64_t t = o->updates + 1, all = (int64_t)(o->table->trainable_bytes / 4), mid = run_until(o->table, no_decay);
@@ -262,8 +269,13 @@ enum cairn_status cairn_optimizer_step(struct cairn_optimizer *o, const struct c
         rate *= (double)t / (double)opts->warmup_updates;
     if (opts->grad_clip > 0 && length > opts->grad_clip)
         scale = opts->grad_clip / length;
-    a = (struct cairn_adamw){.lr = (float)rate, .beta1 = (float)opts->beta1, .beta2 = (float)opts->beta2, .eps = (float)opts->eps,
-                             .weight_decay = (float)opts->weight_decay, .grad_scale = (float)scale, .t = t};
+    a = (struct cairn_adamw){.lr = (float)rate,
+                             .beta1 = (float)opts->beta1,
+                             .beta2 = (float)opts->beta2,
+                             .eps = (float)opts->eps,
+                             .weight_decay = (float)opts->weight_decay,
+                             .grad_scale = (float)scale,
+                             .t = t};
     TRY(adamw(o, grads, 0, mid, a, err));
     a.weight_decay = 0;
     TRY(adamw(o, grads, mid, all, a, err));

@@ -16,7 +16,8 @@ static int by_place(const void *a, const void *b)
 
 enum cairn_status cairn_shares_create(struct cairn_shares *s, const struct cairn_param_table *t, struct cairn_error *err)
 {
-    int64_t total = (int64_t)(t->trainable_bytes / 4), most = total / PIECES_MOST > PIECE_LEAST ? total / PIECES_MOST : PIECE_LEAST, cap = 0;
+    int64_t total = (int64_t)(t->trainable_bytes / 4), most = total / PIECES_MOST > PIECE_LEAST ? total / PIECES_MOST : PIECE_LEAST,
+            cap = 0;
 
     memset(s, 0, sizeof *s);
     s->total = total;
@@ -34,7 +35,8 @@ enum cairn_status cairn_shares_create(struct cairn_shares *s, const struct cairn
                 int64_t n = p->dim[0] - at < rows ? p->dim[0] - at : rows;
 
                 if (pass)
-                    s->piece[s->pieces] = (struct cairn_piece){i, at, n, (int64_t)((p->offset - t->trainable_begin) / 4) + at * row, n * row};
+                    s->piece[s->pieces] =
+                        (struct cairn_piece){i, at, n, (int64_t)((p->offset - t->trainable_begin) / 4) + at * row, n * row};
             }
         }
         if (!pass) {
@@ -79,8 +81,9 @@ int64_t cairn_shares_begin(const struct cairn_shares *s, int ranks, int r)
     return r <= 0 ? 0 : first < s->pieces ? s->piece[first].at : s->total;
 }
 
-enum cairn_status cairn_store_create_share(struct cairn_store *out, const struct cairn_param_table *t, const struct cairn_shares *shares, int ranks,
-                                           int r, struct cairn_device *dev, struct cairn_error *err)
+enum cairn_status cairn_store_create_share(struct cairn_store *out, const struct cairn_param_table *t,
+                                           const struct cairn_shares *shares, int ranks, int r, struct cairn_device *dev,
+                                           struct cairn_error *err)
 {
     int64_t begin = cairn_shares_begin(shares, ranks, r), words = cairn_shares_begin(shares, ranks, r + 1) - begin;
     struct cairn_store s = {.table = t};

@@ -92,7 +92,8 @@ out:
     return st;
 }
 
-enum cairn_status cairn_inside_manifest(struct cairn_manifest **out, const struct cairn_manifest *whole, const char *kind, struct cairn_error *err)
+enum cairn_status cairn_inside_manifest(struct cairn_manifest **out, const struct cairn_manifest *whole, const char *kind,
+                                        struct cairn_error *err)
 {
     struct cairn_manifest *m = cairn_manifest_create(kind, whole->step, whole->run);
     enum cairn_status st = CAIRN_OK;
@@ -110,8 +111,8 @@ out:
     return st;
 }
 
-enum cairn_status cairn_inside_open(struct cairn_reader **out, const char *dir, const struct cairn_manifest *whole, const char *kind,
-                                    struct cairn_error *err)
+enum cairn_status cairn_inside_open(struct cairn_reader **out, const char *dir, const struct cairn_manifest *whole,
+                                    const char *kind, struct cairn_error *err)
 {
     struct cairn_reader_expect expect = {.kind = kind, .run = whole->run};
     struct cairn_manifest *m = NULL;

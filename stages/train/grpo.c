@@ -10,8 +10,8 @@
 #include "stages/train/known.h"
 #include "stages/train/point.h"
 
-/* mismatch.max: auto, where trainer and sampler carry different numerics: what two fp32 or bf16 implementations of one model may differ
- * by on a single token without anything being wrong. */
+/* mismatch.max: auto, where trainer and sampler carry different numerics: what two fp32 or bf16 implementations of one model may
+ * differ by on a single token without anything being wrong. */
 #define MISMATCH_BAND 0.05
 
 struct job {
@@ -21,23 +21,23 @@ struct job {
     const struct cairn_scores_table *s;
     const struct cairn_grpo_opts *o;
     struct cairn_grpo_stats *stats;
-    struct cairn_grpo_stats part;       /* this rank's, of the update at hand */
-    double *gathered;                   /* (ranks * NUMBERS) scratch */
+    struct cairn_grpo_stats part; /* this rank's, of the update at hand */
+    double *gathered;             /* (ranks * NUMBERS) scratch */
     struct cairn_points *points;
     float temperature;
     int sft;
     double mismatch_max;
-    struct cairn_policy_loss loss;      /* scalars of the recipe */
+    struct cairn_policy_loss loss; /* scalars of the recipe */
     struct cairn_optimizer_opts adamw;
-    int64_t groups;                     /* used ones */
-    int64_t *first;                     /* (groups + 1) into sequence: a group's used rollouts */
-    struct cairn_sequence *sequence;    /* (n) used rollouts in order of groups */
+    int64_t groups;                  /* used ones */
+    int64_t *first;                  /* (groups + 1) into sequence: a group's used rollouts */
+    struct cairn_sequence *sequence; /* (n) used rollouts in order of groups */
     int64_t n;
-    float *old, *ref;                   /* (responses) by rollout offsets, ref or NULL */
-    uint8_t *live;                      /* (rollouts) 1: its tokens are in the loss */
-    float *weight;                      /* (rollouts) of each of its tokens */
-    float *row;                         /* scratch (micro.capacity) */
-    uint8_t *mask;                      /* scratch (micro.capacity) */
+    float *old, *ref; /* (responses) by rollout offsets, ref or NULL */
+    uint8_t *live;    /* (rollouts) 1: its tokens are in the loss */
+    float *weight;    /* (rollouts) of each of its tokens */
+    float *row;       /* scratch (micro.capacity) */
+    uint8_t *mask;    /* scratch (micro.capacity) */
 };
 
 /* ---- reading the recipe ------------------------------------------------------------------------------------------------- */
@@ -62,10 +62,10 @@ static void recipe_read(struct job *j)
     j->sft = !strcmp(cairn_recipe_str(r, "train.loss"), "sft");
     j->temperature = j->sft ? 1.0f : (float)cairn_recipe_f64(r, "rollout.temperature");
     /* rollouts of another policy differ rightly: that is what train.correction is for */
-    j->mismatch_max = !j->o->same_policy      ? INFINITY
-                      : json_is_number(max)   ? json_number_value(max)
-                      : j->o->same_numerics   ? 0
-                                              : MISMATCH_BAND;
+    j->mismatch_max = !j->o->same_policy    ? INFINITY
+                      : json_is_number(max) ? json_number_value(max)
+                      : j->o->same_numerics ? 0
+                                            : MISMATCH_BAND;
     j->loss = (struct cairn_policy_loss){
         .ratio = (enum cairn_ratio)word(r, "train.ratio", ratios),
         .correction = !strcmp(correction, "tis")      ? CAIRN_CORRECT_TIS
@@ -132,7 +132,8 @@ static void numbers_in(struct cairn_grpo_stats *s, const double *h)
 
 static void losses_add(double *to, const double *from)
 {
-    double min = fmin(to[CAIRN_LS_RATIO_MIN], from[CAIRN_LS_RATIO_MIN]), max = fmax(to[CAIRN_LS_RATIO_MAX], from[CAIRN_LS_RATIO_MAX]);
+    double min = fmin(to[CAIRN_LS_RATIO_MIN], from[CAIRN_LS_RATIO_MIN]),
+           max = fmax(to[CAIRN_LS_RATIO_MAX], from[CAIRN_LS_RATIO_MAX]);
     double mismatch = fmax(to[CAIRN_LS_MISMATCH_MAX], from[CAIRN_LS_MISMATCH_MAX]);
 
     for (int i = 0; i < CAIRN_LS_COUNT; i++)
@@ -204,7 +205,8 @@ static enum cairn_status job_prepare(struct job *j, struct cairn_error *err)
             continue;
         if (!j->n || r->group[i] != r->group[j->sequence[j->n - 1].index])
             j->first[j->groups++] = j->n;
-        j->sequence[j->n++] = (struct cairn_sequence){r->tokens + r->offsets[i], r->offsets[i + 1] - r->offsets[i], r->prompt_length[i], i};
+        j->sequence[j->n++] =
+            (struct cairn_sequence){r->tokens + r->offsets[i], r->offsets[i + 1] - r->offsets[i], r->prompt_length[i], i};
         j->live[i] = j->s->mask[i] && cairn_rollout_length(r, i) > 0;
     }
     j->first[j->groups] = j->n;
@@ -213,9 +215,10 @@ static enum cairn_status job_prepare(struct job *j, struct cairn_error *err)
     return CAIRN_OK;
 }
 
-/* Compares log-probabilities of one rollout's response tokens, ours against the sampler's. A rollout that is not in the loss may hold
- * anything. */
-static enum cairn_status compare(struct job *j, int64_t rollout, const float *ours, struct cairn_grpo_stats *stats, struct cairn_error *err)
+/* Compares log-probabilities of one rollout's response tokens, ours against the sampler's. A rollout that is not in the loss may
+ * hold anything. */
+static enum cairn_status compare(struct job *j, int64_t rollout, const float *ours, struct cairn_grpo_stats *stats,
+                                 struct cairn_error *err)
 {
     const float *smp = j->r->logprobs + j->r->response[rollout];
     int64_t n = j->live[rollout] ? cairn_rollout_length(j->r, rollout) : 0;
@@ -230,12 +233,13 @@ static enum cairn_status compare(struct job *j, int64_t rollout, const float *ou
         if (d > stats->mismatch_max)
             stats->mismatch_max = d;
         if (!(d <= j->mismatch_max) || !isfinite(d))
-            return cairn_fail(err, CAIRN_ENUMERIC,
-                              "sampler and trainer disagree: rollout %lld (group %d, sample %d), response token %lld (id %d): sampler %.9g, "
-                              "trainer %.9g, difference %.3g above mismatch.max %.3g",
-                              (long long)rollout, j->r->group[rollout], j->r->sample[rollout], (long long)i,
-                              j->r->tokens[j->r->offsets[rollout] + j->r->prompt_length[rollout] + i], (double)smp[i], (double)ours[i], d,
-                              j->mismatch_max);
+            return cairn_fail(
+                err, CAIRN_ENUMERIC,
+                "sampler and trainer disagree: rollout %lld (group %d, sample %d), response token %lld (id %d): sampler %.9g, "
+                "trainer %.9g, difference %.3g above mismatch.max %.3g",
+                (long long)rollout, j->r->group[rollout], j->r->sample[rollout], (long long)i,
+                j->r->tokens[j->r->offsets[rollout] + j->r->prompt_length[rollout] + i], (double)smp[i], (double)ours[i], d,
+                j->mismatch_max);
     }
     return CAIRN_OK;
 }
@@ -271,9 +275,8 @@ out:
 /* A share of the rollouts behind update 0, chosen by Philox: recomputed and compared before any weight changes. */
 static enum cairn_status probe(struct job *j, const int64_t *order, int64_t begin, struct cairn_error *err)
 {
-    const struct cairn_philox_key key = {.seed = (uint64_t)cairn_recipe_i64(j->t->recipe, "run.seed"),
-                                         .purpose = CAIRN_PURPOSE_PROBE,
-                                         .step = (uint32_t)j->o->step};
+    const struct cairn_philox_key key = {
+        .seed = (uint64_t)cairn_recipe_i64(j->t->recipe, "run.seed"), .purpose = CAIRN_PURPOSE_PROBE, .step = (uint32_t)j->o->step};
     double share = cairn_recipe_f64(j->t->recipe, "mismatch.sample");
     struct cairn_sequence *list = calloc((size_t)j->n + 1, sizeof *list);
     enum cairn_status st = CAIRN_OK;
@@ -322,9 +325,10 @@ static void sequences_drop(struct job *j)
     }
 }
 
-/* old, ref, dropped rollouts: everything that is fixed before update 0, from disc where an earlier attempt has computed it. first_groups:
- * groups of update 0. *begin: updates that are done, with their sums in j->stats. */
-static enum cairn_status targets_prepare(struct job *j, const int64_t *order, int64_t first_groups, int64_t *begin, struct cairn_error *err)
+/* old, ref, dropped rollouts: everything that is fixed before update 0, from disc where an earlier attempt has computed it.
+ * first_groups: groups of update 0. *begin: updates that are done, with their sums in j->stats. */
+static enum cairn_status targets_prepare(struct job *j, const int64_t *order, int64_t first_groups, int64_t *begin,
+                                         struct cairn_error *err)
 {
     const struct cairn_rollouts *r = j->r;
     const int64_t n = r->response[r->n];
@@ -409,7 +413,8 @@ out:
     return st;
 }
 
-/* ---- one update --------------------------------------------------------------------------------------------------------------- */
+/* ---- one update ---------------------------------------------------------------------------------------------------------------
+ */
 
 /* Sets the weight of every live rollout's tokens for the groups order[begin, end); returns the loss tokens. */
 static int64_t weights_set(struct job *j, const int64_t *order, int64_t begin, int64_t end)
@@ -560,7 +565,8 @@ out:
 }
 
 /* Gradients of this rank's micro-batches of the update. */
-static enum cairn_status micros_run(struct job *j, const struct cairn_sequence *batch, int64_t n, int check, struct cairn_error *err)
+static enum cairn_status micros_run(struct job *j, const struct cairn_sequence *batch, int64_t n, int check,
+                                    struct cairn_error *err)
 {
     int64_t next = 0, number = 0;
     enum cairn_status st = CAIRN_OK;
@@ -576,7 +582,8 @@ out:
     return st;
 }
 
-static enum cairn_status update_run(struct job *j, const int64_t *order, int64_t u, int64_t begin, int64_t end, struct cairn_error *err)
+static enum cairn_status update_run(struct job *j, const int64_t *order, int64_t u, int64_t begin, int64_t end,
+                                    struct cairn_error *err)
 {
     struct cairn_sequence *batch = calloc((size_t)j->n + 1, sizeof *batch);
     enum cairn_status st = CAIRN_OK;
@@ -588,8 +595,8 @@ static enum cairn_status update_run(struct job *j, const int64_t *order, int64_t
             if (j->live[j->sequence[q].index]) /* the others have no part in the gradient, however they are packed */
                 batch[n++] = j->sequence[q];
     if (!tokens) {
-        cairn_warn("step %lld, update %lld: no loss token in its %lld groups; loss 0, no change", (long long)j->o->step, (long long)u,
-                   (long long)(end - begin));
+        cairn_warn("step %lld, update %lld: no loss token in its %lld groups; loss 0, no change", (long long)j->o->step,
+                   (long long)u, (long long)(end - begin));
         goto out;
     }
     TRY(part_end(j, batch ? micros_run(j, batch, n, check, err) : CAIRN_NOMEM(err), err));
@@ -648,8 +655,8 @@ out:
 }
 
 enum cairn_status cairn_grpo_run(struct cairn_stage_ctx *ctx, struct cairn_trainer *t, const struct cairn_rollouts *r,
-                                 const struct cairn_scores_table *s, const struct cairn_grpo_opts *o, struct cairn_grpo_stats *stats,
-                                 struct cairn_error *err)
+                                 const struct cairn_scores_table *s, const struct cairn_grpo_opts *o,
+                                 struct cairn_grpo_stats *stats, struct cairn_error *err)
 {
     struct job j = {.ctx = ctx, .t = t, .r = r, .s = s, .o = o, .stats = stats};
     int64_t *order = NULL, updates, begin;

@@ -8,8 +8,8 @@
 #include "stages/common/inside.h"
 #include "stages/common/ranks.h"
 
-static enum cairn_status read_whole(struct cairn_stage_ctx *ctx, const char *dir, const char *name, float *h, int64_t n, double *numbers, int count,
-                                    struct cairn_error *err)
+static enum cairn_status read_whole(struct cairn_stage_ctx *ctx, const char *dir, const char *name, float *h, int64_t n,
+                                    double *numbers, int count, struct cairn_error *err)
 {
     const struct cairn_tensor_entry *e;
     struct cairn_reader *r = NULL;
@@ -25,8 +25,8 @@ out:
     return st;
 }
 
-enum cairn_status cairn_known_load(struct cairn_stage_ctx *ctx, struct cairn_trainer *t, const char *name, float *h, int64_t n, double *numbers,
-                                   int count, int *found, struct cairn_error *err)
+enum cairn_status cairn_known_load(struct cairn_stage_ctx *ctx, struct cairn_trainer *t, const char *name, float *h, int64_t n,
+                                   double *numbers, int count, int *found, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_error why = {0};
@@ -63,11 +63,12 @@ out:
     return st;
 }
 
-static enum cairn_status write_whole(struct cairn_stage_ctx *ctx, const char *name, const float *h, int64_t n, const double *numbers, int count,
-                                     struct cairn_error *err)
+static enum cairn_status write_whole(struct cairn_stage_ctx *ctx, const char *name, const float *h, int64_t n,
+                                     const double *numbers, int count, struct cairn_error *err)
 {
     const int64_t m = count;
-    const struct cairn_slice slice[] = {cairn_slice_whole("logprobs", CAIRN_F32, 1, &n), cairn_slice_whole("numbers", CAIRN_F64, 1, &m)};
+    const struct cairn_slice slice[] = {cairn_slice_whole("logprobs", CAIRN_F32, 1, &n),
+                                        cairn_slice_whole("numbers", CAIRN_F64, 1, &m)};
     char *dir = cairn_inside_path(ctx->run, ctx->link.step, name);
     struct cairn_shard_entry *entry = NULL;
     struct cairn_manifest *manifest = NULL;
@@ -94,8 +95,8 @@ out:
     return st;
 }
 
-enum cairn_status cairn_known_save(struct cairn_stage_ctx *ctx, struct cairn_trainer *t, const char *name, const float *h, int64_t n,
-                                   const double *numbers, int count, struct cairn_error *err)
+enum cairn_status cairn_known_save(struct cairn_stage_ctx *ctx, struct cairn_trainer *t, const char *name, const float *h,
+                                   int64_t n, const double *numbers, int count, struct cairn_error *err)
 {
     if (!ctx->attempt)
         return CAIRN_OK;

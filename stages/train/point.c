@@ -1,7 +1,7 @@
 /* point.c - saves beside the training, and their pick-up (point.h).
  *
- * A save with ranks: rank 0 takes an epoch and tells it; each rank's thread writes its shards; when all say that they are through, rank 0
- * gets the entries and its thread commits. Alone one thread does all of it.
+ * A save with ranks: rank 0 takes an epoch and tells it; each rank's thread writes its shards; when all say that they are through,
+ * rank 0 gets the entries and its thread commits. Alone one thread does all of it.
  */
 #include "stages/train/point.h"
 
@@ -34,8 +34,8 @@ struct cairn_points {
     struct cairn_trainer *t;
     int numbers;
     int64_t every;
-    int64_t newest;  /* update of the last committed one; 0: none */
-    float *h[3];     /* copies of masters, m, v */
+    int64_t newest; /* update of the last committed one; 0: none */
+    float *h[3];    /* copies of masters, m, v */
     double *h_numbers;
     /* the save under way */
     enum phase phase;
@@ -48,7 +48,7 @@ struct cairn_points {
     atomic_int done; /* it has ended; with: */
     enum cairn_status st;
     struct cairn_error err;
-    int there;       /* another attempt has committed it */
+    int there;         /* another attempt has committed it */
     struct say *heard; /* (ranks) */
     double began_s;
     struct cairn_points_times times;
@@ -62,8 +62,8 @@ __attribute__((noreturn)) static void apart(struct cairn_points *p, enum cairn_s
     cairn_world_abort(p->ctx->world, st);
 }
 
-/* Into p->heard, without an agreement: a failed save is no failure of the stage. Returns the first bad status; that somebody is outranked
- * comes before all others. */
+/* Into p->heard, without an agreement: a failed save is no failure of the stage. Returns the first bad status; that somebody is
+ * outranked comes before all others. */
 static enum cairn_status say(struct cairn_points *p, const char *what, const struct say *own)
 {
     struct cairn_error err = {0};
@@ -79,7 +79,8 @@ static enum cairn_status say(struct cairn_points *p, const char *what, const str
     return st;
 }
 
-/* ---- open and close ----------------------------------------------------------------------------------------------------------- */
+/* ---- open and close -----------------------------------------------------------------------------------------------------------
+ */
 
 enum cairn_status cairn_points_open(struct cairn_points **out, struct cairn_stage_ctx *ctx, struct cairn_trainer *t, int numbers,
                                     struct cairn_error *err)
@@ -129,7 +130,8 @@ static void save_end(struct cairn_points *p)
     p->phase = IDLE;
 }
 
-/* ---- the thread ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the thread
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 static enum cairn_status begin(struct cairn_points *p, struct cairn_error *err)
 {
@@ -137,7 +139,8 @@ static enum cairn_status begin(struct cairn_points *p, struct cairn_error *err)
     struct cairn_reader *r = NULL;
 
     TRY(cairn_attempt_check(p->ctx->attempt, err));
-    st = cairn_attempt_begin(&p->attempt, p->dir, &(struct cairn_attempt_opts){.identity = cairn_manifest_identity(p->manifest)}, err);
+    st = cairn_attempt_begin(&p->attempt, p->dir, &(struct cairn_attempt_opts){.identity = cairn_manifest_identity(p->manifest)},
+                             err);
     if (st == CAIRN_EFENCED && cairn_inside_open(&r, p->dir, p->ctx->manifest, "update", NULL) == CAIRN_OK) {
         p->there = 1;
         st = CAIRN_OK;
@@ -156,7 +159,8 @@ static enum cairn_status write_shards(struct cairn_points *p, struct cairn_error
     struct cairn_shard *w = NULL;
     enum cairn_status st = CAIRN_OK;
 
-    TRY(cairn_trainer_save(&p->t->optimizer, p->attempt, p->manifest, &(struct cairn_trainer_save_opts){.through = 1, .h_values = h}, err));
+    TRY(cairn_trainer_save(&p->t->optimizer, p->attempt, p->manifest,
+                           &(struct cairn_trainer_save_opts){.through = 1, .h_values = h}, err));
     if (p->t->rank)
         goto out;
     TRY(cairn_attempt_shard(p->attempt, &w, "numbers", &slice, 1, NULL, err));
@@ -222,7 +226,8 @@ static void join(struct cairn_points *p)
     p->started = 0;
 }
 
-/* ---- a save ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- a save
+ * ----------------------------------------------------------------------------------------------------------------------- */
 
 static void failed(struct cairn_points *p, enum cairn_status st, enum cairn_status own, const char *text)
 {
@@ -230,12 +235,14 @@ static void failed(struct cairn_points *p, enum cairn_status st, enum cairn_stat
     if (own != CAIRN_OK)
         cairn_warn("update %lld was not saved: %s", (long long)p->update, text);
     if (p->ctx->events)
-        cairn_event(p->ctx->events, "save-failed", cairn_stage_name(CAIRN_STAGE_TRAIN), p->ctx->link.step,
-                    json_pack("{s:I, s:i, s:s?}", "update", (json_int_t)p->update, "code", (int)st, "text", own != CAIRN_OK ? text : NULL));
+        cairn_event(
+            p->ctx->events, "save-failed", cairn_stage_name(CAIRN_STAGE_TRAIN), p->ctx->link.step,
+            json_pack("{s:I, s:i, s:s?}", "update", (json_int_t)p->update, "code", (int)st, "text", own != CAIRN_OK ? text : NULL));
     save_end(p);
 }
 
-static enum cairn_status outranked(struct cairn_points *p, enum cairn_status own, const struct cairn_error *why, struct cairn_error *err)
+static enum cairn_status outranked(struct cairn_points *p, enum cairn_status own, const struct cairn_error *why,
+                                   struct cairn_error *err)
 {
     struct cairn_error text = *why; /* it may be p's */
 
@@ -448,7 +455,8 @@ struct cairn_points_times cairn_points_times(const struct cairn_points *p)
     return p ? p->times : (struct cairn_points_times){0};
 }
 
-/* ---- taking it up again --------------------------------------------------------------------------------------------------------------- */
+/* ---- taking it up again
+ * --------------------------------------------------------------------------------------------------------------- */
 
 /* Masters, moments and numbers of one point; the values before are in p->h, should it fail. */
 static enum cairn_status load(struct cairn_points *p, const char *dir, double *h, struct cairn_error *err)
@@ -461,9 +469,12 @@ static enum cairn_status load(struct cairn_points *p, const char *dir, double *h
     m = cairn_reader_manifest(r);
     if (strcmp(m->numerics, whole->numerics) || strcmp(m->layout, whole->layout)) {
         if (!strcmp(cairn_recipe_str(p->t->recipe, "numerics.require"), "same"))
-            TRY(cairn_fail(err, CAIRN_EDEVICE, "%s was computed as \"%s, %s\", this process computes as \"%s, %s\": go on there, or set "
-                           "numerics.require=compatible", dir, m->numerics, m->layout, whole->numerics, whole->layout));
-        cairn_warn("%s was computed as \"%s, %s\", this process computes as \"%s, %s\"", dir, m->numerics, m->layout, whole->numerics, whole->layout);
+            TRY(cairn_fail(err, CAIRN_EDEVICE,
+                           "%s was computed as \"%s, %s\", this process computes as \"%s, %s\": go on there, or set "
+                           "numerics.require=compatible",
+                           dir, m->numerics, m->layout, whole->numerics, whole->layout));
+        cairn_warn("%s was computed as \"%s, %s\", this process computes as \"%s, %s\"", dir, m->numerics, m->layout,
+                   whole->numerics, whole->layout);
     }
     TRY(cairn_trainer_load(&p->t->optimizer, r, err));
     TRY(cairn_reader_rows(r, "numbers", 0, p->numbers, h, (size_t)p->numbers * sizeof *h, err));
@@ -571,5 +582,6 @@ enum cairn_status cairn_points_forget(struct cairn_points *p, struct cairn_error
     if (!p)
         return CAIRN_OK;
     return cairn_trainer_agree(p->t, "forgetting updates",
-                               p->t->rank ? CAIRN_OK : cairn_inside_drop_updates(p->ctx->run, p->ctx->link.step, INT64_MAX, err), err);
+                               p->t->rank ? CAIRN_OK : cairn_inside_drop_updates(p->ctx->run, p->ctx->link.step, INT64_MAX, err),
+                               err);
 }

@@ -25,7 +25,8 @@ struct loading {
     int64_t n, cap;
 };
 
-static enum cairn_status example_add(struct loading *l, const json_t *v, const char *where, int64_t max_length, struct cairn_error *err)
+static enum cairn_status example_add(struct loading *l, const json_t *v, const char *where, int64_t max_length,
+                                     struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     const char *prompt, *response;
@@ -62,8 +63,10 @@ out:
     return st;
 }
 
-/* What the sampler takes as the end of a response, the first of it: rollout.stop (a token before a text), the template's, the model's. */
-static enum cairn_status end_find(struct loading *l, const struct cairn_recipe *recipe, const struct cairn_model_config *c, struct cairn_error *err)
+/* What the sampler takes as the end of a response, the first of it: rollout.stop (a token before a text), the template's, the
+ * model's. */
+static enum cairn_status end_find(struct loading *l, const struct cairn_recipe *recipe, const struct cairn_model_config *c,
+                                  struct cairn_error *err)
 {
     const json_t *list = cairn_recipe_get(recipe, "rollout.stop");
     const char *text = NULL;
@@ -92,8 +95,8 @@ out:
     return st;
 }
 
-enum cairn_status cairn_examples_load(struct cairn_examples *e, const char *path, const struct cairn_recipe *recipe, const char *tokenizer,
-                                      const struct cairn_model_config *config, struct cairn_error *err)
+enum cairn_status cairn_examples_load(struct cairn_examples *e, const char *path, const struct cairn_recipe *recipe,
+                                      const char *tokenizer, const struct cairn_model_config *config, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     const struct cairn_template_opts to = cairn_setup_template(recipe);
@@ -171,8 +174,8 @@ out:
 }
 
 /* Gradients of this rank's micro-batches; *sum: minus their log-probabilities. */
-static enum cairn_status micros_run(struct cairn_trainer *t, const struct cairn_sequence *batch, int64_t n, double tokens, float *row, double *sum,
-                                    struct cairn_error *err)
+static enum cairn_status micros_run(struct cairn_trainer *t, const struct cairn_sequence *batch, int64_t n, double tokens,
+                                    float *row, double *sum, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     int64_t next = 0, number = 0;
@@ -193,8 +196,8 @@ struct scratch {
     double *sums;             /* (ranks) */
 };
 
-static enum cairn_status update_run(struct cairn_trainer *t, struct scratch *x, int64_t n, const struct cairn_optimizer_opts *o, double *loss,
-                                    struct cairn_error *err)
+static enum cairn_status update_run(struct cairn_trainer *t, struct scratch *x, int64_t n, const struct cairn_optimizer_opts *o,
+                                    double *loss, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     double tokens = 0, sum = 0, norm, lr;
@@ -212,8 +215,8 @@ out:
     return st;
 }
 
-enum cairn_status cairn_sft_run(struct cairn_stage_ctx *ctx, struct cairn_trainer *t, const struct cairn_examples *e, struct cairn_sft_stats *stats,
-                                struct cairn_error *err)
+enum cairn_status cairn_sft_run(struct cairn_stage_ctx *ctx, struct cairn_trainer *t, const struct cairn_examples *e,
+                                struct cairn_sft_stats *stats, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     const struct cairn_recipe *r = t->recipe;
@@ -228,7 +231,8 @@ enum cairn_status cairn_sft_run(struct cairn_stage_ctx *ctx, struct cairn_traine
                                            .publish = cairn_setup_dtype(r)};
     int64_t updates = cairn_recipe_i64(r, "warm_start.updates"), batch = cairn_recipe_i64(r, "warm_start.batch"), u = 0;
     int64_t tail = updates / 10 > 0 ? updates / 10 : 1;
-    struct order order = {.key = {.seed = (uint64_t)cairn_recipe_i64(r, "run.seed"), .purpose = CAIRN_PURPOSE_SHUFFLE}, .n = e->n, .epoch = -1};
+    struct order order = {
+        .key = {.seed = (uint64_t)cairn_recipe_i64(r, "run.seed"), .purpose = CAIRN_PURPOSE_SHUFFLE}, .n = e->n, .epoch = -1};
     struct scratch x = {calloc((size_t)batch, sizeof *x.s), malloc((size_t)t->micro.capacity * sizeof *x.row),
                         calloc((size_t)t->ranks, sizeof *x.sums)};
     struct cairn_points *points = NULL;

@@ -14,8 +14,10 @@
 
 static enum cairn_status state_save(struct cairn_stage_ctx *ctx, struct cairn_trainer *t, struct cairn_error *err)
 {
-    /* no identity: a dead attempt's masters may stem from another point of the step's work than our moments, so nothing is adopted */
-    const struct cairn_trainer_save_opts o = {.through = 1}; /* this is the smallest unit: a stop in it would cost the last updates */
+    /* no identity: a dead attempt's masters may stem from another point of the step's work than our moments, so nothing is adopted
+     */
+    const struct cairn_trainer_save_opts o = {.through =
+                                                  1}; /* this is the smallest unit: a stop in it would cost the last updates */
 
     if (json_object_set_new(ctx->manifest->content, "updates", json_integer((json_int_t)t->optimizer.updates)))
         return CAIRN_NOMEM(err);
@@ -36,15 +38,16 @@ static enum cairn_status layout_set(struct cairn_stage_ctx *ctx, struct cairn_er
 
     if (ctx->world->size != dp) {
         ctx->agreed = 1; /* all see the same */
-        return cairn_fail(err, CAIRN_EUSAGE, "started with %d rank%s, train.parallel.dp is %lld", ctx->world->size, ctx->world->size == 1 ? "" : "s",
-                          (long long)dp);
+        return cairn_fail(err, CAIRN_EUSAGE, "started with %d rank%s, train.parallel.dp is %lld", ctx->world->size,
+                          ctx->world->size == 1 ? "" : "s", (long long)dp);
     }
     snprintf(layout, sizeof layout, "tp1 pp1 cp1 ep1 dp%lld segments%lld", (long long)dp,
              (long long)cairn_recipe_i64(ctx->run->recipe, "numerics.segments"));
     return cairn_manifest_set_fingerprint(ctx->manifest, ctx->manifest->numerics, layout, err);
 }
 
-static enum cairn_status examples_open(struct cairn_stage_ctx *ctx, struct cairn_trainer *t, struct cairn_examples *e, struct cairn_error *err)
+static enum cairn_status examples_open(struct cairn_stage_ctx *ctx, struct cairn_trainer *t, struct cairn_examples *e,
+                                       struct cairn_error *err)
 {
     char *data = NULL, *tokenizer = NULL;
     enum cairn_status st = CAIRN_OK;
@@ -69,8 +72,9 @@ static enum cairn_status warm_start(struct cairn_stage_ctx *ctx, struct cairn_er
     double t0 = cairn_now_s();
 
     TRY(cairn_ranks_agree(ctx, "the base", base ? CAIRN_OK : CAIRN_NOMEM(err), err));
-    TRY(cairn_trainer_open(&t, ctx->compute, recipe,
-                           &(struct cairn_trainer_start){.dir = base, .fresh_adapter = cairn_recipe_has(recipe, "model.adapter"), .ctx = ctx}, err));
+    TRY(cairn_trainer_open(
+        &t, ctx->compute, recipe,
+        &(struct cairn_trainer_start){.dir = base, .fresh_adapter = cairn_recipe_has(recipe, "model.adapter"), .ctx = ctx}, err));
     TRY(cairn_trainer_agree(&t, "the examples", examples_open(ctx, &t, &e, err), err));
     TRY(cairn_trainer_reserve(&t, e.longest, e.longest * cairn_recipe_i64(recipe, "warm_start.batch"), 0, err));
     TRY(cairn_sft_run(ctx, &t, &e, &stats, err));
@@ -124,7 +128,8 @@ static enum cairn_status origin_check(struct cairn_stage_ctx *ctx, struct cairn_
 {
     const struct cairn_recipe *recipe = ctx->run->recipe;
     const struct cairn_manifest *m = cairn_reader_manifest(rollouts);
-    const char *from = json_string_value(json_object_get(m->content, "policy")), *kind = cairn_recipe_str(recipe, "train.correction.kind");
+    const char *from = json_string_value(json_object_get(m->content, "policy")),
+               *kind = cairn_recipe_str(recipe, "train.correction.kind");
     int sft = !strcmp(cairn_recipe_str(recipe, "train.loss"), "sft");
     char hex[33];
 
@@ -136,16 +141,18 @@ static enum cairn_status origin_check(struct cairn_stage_ctx *ctx, struct cairn_
     if (!r->logprobs) {
         if (!strcmp(kind, "tis") || !strcmp(kind, "icepop") || !strcmp(kind, "sequence"))
             return cairn_fail(err, CAIRN_ERECIPE,
-                              "train.correction: %s needs the sampler's log-probabilities, and these rollouts came without them; use none or loss: sft",
+                              "train.correction: %s needs the sampler's log-probabilities, and these rollouts came without them; "
+                              "use none or loss: sft",
                               kind);
         json_object_set_new(ctx->manifest->info, "off_policy", json_string("uncorrected"));
         if (!from)
             return CAIRN_OK; /* recorded responses: rho against the trainer at the start of the step */
     }
     if (!strcmp(cairn_recipe_str(recipe, "train.on_policy"), "require"))
-        return cairn_fail(err, CAIRN_EDATA,
-                          "%s was sampled from policy %.32s, the policy being trained is %s; train.on_policy: correct takes such rollouts",
-                          cairn_reader_path(rollouts), from ? from : "unknown", hex);
+        return cairn_fail(
+            err, CAIRN_EDATA,
+            "%s was sampled from policy %.32s, the policy being trained is %s; train.on_policy: correct takes such rollouts",
+            cairn_reader_path(rollouts), from ? from : "unknown", hex);
     return CAIRN_OK;
 }
 
@@ -198,7 +205,8 @@ static enum cairn_status inputs_open(struct cairn_stage_ctx *ctx, struct inputs 
     TRY(cairn_stage_input(ctx, names[1], &score_reader, err));
     TRY(cairn_scores_load(&in->s, score_reader, 0, err));
     if (in->s.n != in->r.n)
-        TRY(cairn_fail(err, CAIRN_EDATA, "%s has %lld rollouts, %s scores %lld", names[0], (long long)in->r.n, names[1], (long long)in->s.n));
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s has %lld rollouts, %s scores %lld", names[0], (long long)in->r.n, names[1],
+                       (long long)in->s.n));
     TRY(origin_check(ctx, rollout_reader, &in->r, &head, &in->o, err));
     if (step > 1 || cairn_recipe_has(ctx->run->recipe, "warm_start"))
         TRY(cairn_stage_input(ctx, names[2], &in->state, err));
@@ -220,8 +228,9 @@ static enum cairn_status step_train(struct cairn_stage_ctx *ctx, struct cairn_er
 
     TRY(cairn_ranks_agree(ctx, "what to train on", inputs_open(ctx, &in, err), err));
     TRY(cairn_trainer_open(&t, ctx->compute, ctx->run->recipe,
-                           &(struct cairn_trainer_start){.dir = in.policy, .base = in.base, .state = in.state, .reset = ctx->link.step == 1,
-                                                         .ctx = ctx}, err));
+                           &(struct cairn_trainer_start){
+                               .dir = in.policy, .base = in.base, .state = in.state, .reset = ctx->link.step == 1, .ctx = ctx},
+                           err));
     TRY(cairn_trainer_reserve(&t, longest(&in.r), in.r.offsets[in.r.n], 1, err));
     TRY(cairn_grpo_run(ctx, &t, &in.r, &in.s, &in.o, &stats, err));
     stats_tell(ctx, &stats, cairn_now_s() - t0);

@@ -72,8 +72,8 @@ static enum cairn_status apart(struct cairn_trainer *t, enum cairn_status st, co
     return st;
 }
 
-enum cairn_status cairn_trainer_gather(struct cairn_trainer *t, const char *what, enum cairn_status st, const double *own, int n, double *all,
-                                       struct cairn_error *err)
+enum cairn_status cairn_trainer_gather(struct cairn_trainer *t, const char *what, enum cairn_status st, const double *own, int n,
+                                       double *all, struct cairn_error *err)
 {
     TRY(cairn_trainer_agree(t, what, st, err));
     if (t->ranks == 1)
@@ -84,7 +84,8 @@ out:
     return st;
 }
 
-enum cairn_status cairn_trainer_update(struct cairn_trainer *t, const struct cairn_optimizer_opts *o, double *norm, double *lr, struct cairn_error *err)
+enum cairn_status cairn_trainer_update(struct cairn_trainer *t, const struct cairn_optimizer_opts *o, double *norm, double *lr,
+                                       struct cairn_error *err)
 {
     enum cairn_status st = cairn_optimizer_step(&t->optimizer, o, &t->grads, t->published, norm, lr, err);
 
@@ -194,7 +195,8 @@ out:
     return st;
 }
 
-enum cairn_status cairn_trainer_reserve(struct cairn_trainer *t, int64_t longest, int64_t total, int entropy, struct cairn_error *err)
+enum cairn_status cairn_trainer_reserve(struct cairn_trainer *t, int64_t longest, int64_t total, int entropy,
+                                        struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     int64_t most = total < t->pack ? total : t->pack, rows = longest > most ? longest : most;
@@ -225,15 +227,16 @@ void cairn_trainer_close(struct cairn_trainer *t)
     memset(t, 0, sizeof *t);
 }
 
-static enum cairn_status micro_forward(struct cairn_pass *pass, const struct cairn_micro *m, float temperature, struct cairn_scores *out,
-                                       struct cairn_error *err)
+static enum cairn_status micro_forward(struct cairn_pass *pass, const struct cairn_micro *m, float temperature,
+                                       struct cairn_scores *out, struct cairn_error *err)
 {
     const struct cairn_batch b = {.n = m->rows, .id = m->id, .pos = m->pos, .seq = m->seq, .nseq = m->nseq, .start = m->start};
 
     return cairn_forward(pass, &b, m->target, temperature, out, err);
 }
 
-enum cairn_status cairn_trainer_forward(struct cairn_trainer *t, float temperature, struct cairn_scores *out, struct cairn_error *err)
+enum cairn_status cairn_trainer_forward(struct cairn_trainer *t, float temperature, struct cairn_scores *out,
+                                        struct cairn_error *err)
 {
     return micro_forward(t->pass, &t->micro, temperature, out, err);
 }
@@ -243,7 +246,8 @@ struct cairn_tensor cairn_trainer_rows(const struct cairn_trainer *t, const stru
     return cairn_tensor_slice(full, 0, 0, t->micro.rows);
 }
 
-enum cairn_status cairn_trainer_rows_set(struct cairn_trainer *t, const struct cairn_tensor *dst, const void *h, struct cairn_error *err)
+enum cairn_status cairn_trainer_rows_set(struct cairn_trainer *t, const struct cairn_tensor *dst, const void *h,
+                                         struct cairn_error *err)
 {
     const struct cairn_tensor rows = cairn_trainer_rows(t, dst);
 
@@ -254,7 +258,8 @@ enum cairn_status cairn_trainer_backward(struct cairn_trainer *t, int entropy, s
 {
     const struct cairn_tensor dcur = cairn_trainer_rows(t, &t->dcur), dentropy = cairn_trainer_rows(t, &t->dentropy);
 
-    return cairn_backward(t->pass, &dcur, entropy ? &dentropy : NULL, t->policy.lora ? NULL : &t->grads, t->policy.lora ? &t->grads : NULL, err);
+    return cairn_backward(t->pass, &dcur, entropy ? &dentropy : NULL, t->policy.lora ? NULL : &t->grads,
+                          t->policy.lora ? &t->grads : NULL, err);
 }
 
 enum cairn_status cairn_trainer_zero(struct cairn_trainer *t, struct cairn_error *err)
@@ -263,8 +268,8 @@ enum cairn_status cairn_trainer_zero(struct cairn_trainer *t, struct cairn_error
 }
 
 /* This rank's micro-batches of the list, one behind the other into mine (room for all); *count floats. */
-static enum cairn_status logprobs_own(struct cairn_trainer *t, struct cairn_pass *pass, const struct cairn_sequence *s, int64_t n, float temperature,
-                                      float *mine, int64_t *count, struct cairn_error *err)
+static enum cairn_status logprobs_own(struct cairn_trainer *t, struct cairn_pass *pass, const struct cairn_sequence *s, int64_t n,
+                                      float temperature, float *mine, int64_t *count, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     float *row = malloc((size_t)t->micro.capacity * sizeof *row);
@@ -292,7 +297,8 @@ out:
 }
 
 /* Puts rank r's numbers, as logprobs_own left them, where they belong. */
-static void logprobs_place(struct cairn_trainer *t, int r, const struct cairn_sequence *s, int64_t n, const int64_t *at, const float *theirs, float *out)
+static void logprobs_place(struct cairn_trainer *t, int r, const struct cairn_sequence *s, int64_t n, const int64_t *at,
+                           const float *theirs, float *out)
 {
     int64_t next = 0, number = 0;
 
@@ -308,8 +314,8 @@ static void logprobs_place(struct cairn_trainer *t, int r, const struct cairn_se
     }
 }
 
-enum cairn_status cairn_trainer_logprobs(struct cairn_trainer *t, const struct cairn_model *of, const struct cairn_sequence *s, int64_t n,
-                                         const int64_t *at, float temperature, float *out, struct cairn_error *err)
+enum cairn_status cairn_trainer_logprobs(struct cairn_trainer *t, const struct cairn_model *of, const struct cairn_sequence *s,
+                                         int64_t n, const int64_t *at, float temperature, float *out, struct cairn_error *err)
 {
     const struct cairn_pass_opts o = {.max_rows = t->micro.capacity, .max_seqs = t->micro.max_seqs};
     enum cairn_status st = CAIRN_OK;

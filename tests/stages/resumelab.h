@@ -1,5 +1,5 @@
-/* resumelab.h - cairn-train as a program that stops, or dies, at the n-th call of an op: the test executes itself (alone, or under mpirun) with
- * that op replaced by one that counts, so that the moment is the same each time.
+/* resumelab.h - cairn-train as a program that stops, or dies, at the n-th call of an op: the test executes itself (alone, or under
+ * mpirun) with that op replaced by one that counts, so that the moment is the same each time.
  */
 #ifndef TESTS_STAGES_RESUMELAB_H
 #define TESTS_STAGES_RESUMELAB_H
@@ -82,7 +82,11 @@ struct strike {
     int rank;
 };
 
-#define NO_STRIKE (struct strike){"none", 0, 0, -1}
+#define NO_STRIKE                                                                                                                  \
+    (struct strike)                                                                                                                \
+    {                                                                                                                              \
+        "none", 0, 0, -1                                                                                                           \
+    }
 
 /* Starts it; ranks 0: without a launcher. */
 static inline void resume_start(struct lab_program *p, const char *run, int step, int ranks, struct strike s)
@@ -186,7 +190,8 @@ static inline double metric(const struct cairn_reader *r, const char *key)
 static inline void train_same(const char *a, const char *b, int64_t step, const char *what)
 {
     struct cairn_reader *x = train_open(a, step), *y = train_open(b, step);
-    const json_t *mx = json_object_get(cairn_reader_manifest(x)->info, "metrics"), *my = json_object_get(cairn_reader_manifest(y)->info, "metrics");
+    const json_t *mx = json_object_get(cairn_reader_manifest(x)->info, "metrics"),
+                 *my = json_object_get(cairn_reader_manifest(y)->info, "metrics");
     const char *key;
     json_t *v;
 

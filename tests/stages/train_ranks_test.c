@@ -1,6 +1,6 @@
-/* train_ranks_test.c - data parallel training under mpirun: the single rank's loss and gradients to 1e-5, the same layout twice the same bits, a
- * step that goes on after a stop or a death of one rank with an undisturbed one's bits, and a state that any number of ranks reads. Skipped where
- * there is no mpirun or no cairn-mpi.so.
+/* train_ranks_test.c - data parallel training under mpirun: the single rank's loss and gradients to 1e-5, the same layout twice the
+ * same bits, a step that goes on after a stop or a death of one rank with an undisturbed one's bits, and a state that any number of
+ * ranks reads. Skipped where there is no mpirun or no cairn-mpi.so.
  */
 #include "tests/stages/resumelab.h"
 
@@ -66,9 +66,10 @@ static double set_error(const char *a, const char *b, int64_t step, const char *
 
 static void metrics_near(const char *a, const char *b, int64_t step, double within)
 {
-    static const char *const exact[] = {"tokens/loss", "mismatch/tokens", "mismatch/bitwise_equal_share", "mismatch/max", "updates/skipped", "lr"};
-    static const char *const near[] = {"loss/policy", "loss/kl", "entropy", "ratio/mean", "ratio/min", "ratio/max", "grad_norm", "grad_norm_max",
-                                       "mismatch/mean"};
+    static const char *const exact[] = {"tokens/loss",  "mismatch/tokens", "mismatch/bitwise_equal_share",
+                                        "mismatch/max", "updates/skipped", "lr"};
+    static const char *const near[] = {"loss/policy", "loss/kl",   "entropy",       "ratio/mean",   "ratio/min",
+                                       "ratio/max",   "grad_norm", "grad_norm_max", "mismatch/mean"};
     struct cairn_reader *x = train_open(a, step), *y = train_open(b, step);
 
     for (size_t i = 0; i < COUNT(exact); i++)
@@ -85,7 +86,8 @@ static void metrics_near(const char *a, const char *b, int64_t step, double with
     cairn_reader_close(y);
 }
 
-/* One update: m is (1 - beta1) times the gradient, so the gradients are compared. old and the reference are computed by the ranks, too. */
+/* One update: m is (1 - beta1) times the gradient, so the gradients are compared. old and the reference are computed by the ranks,
+ * too. */
 static void test_gradients(void **state)
 {
     static const char *const how[][5] = {
@@ -144,7 +146,9 @@ static void test_same_bits(void **state)
         char whole[300], again[300], said[2000];
         struct rig g;
 
-        waiting(&g, 2, LAB_OVERRIDES(PACK, "train.updates_per_step=3", "train.kl.coef=0.1", "numerics.require=compatible", every[k]), "another machine");
+        waiting(&g, 2,
+                LAB_OVERRIDES(PACK, "train.updates_per_step=3", "train.kl.coef=0.1", "numerics.require=compatible", every[k]),
+                "another machine");
         snprintf(whole, sizeof whole, "%s/whole", g.lab.dir);
         snprintf(again, sizeof again, "%s/again", g.lab.dir);
         run_copy(g.run->dir, whole);
@@ -159,7 +163,8 @@ static void test_same_bits(void **state)
             if (blow[i].rc >= 0 ? rc != blow[i].rc : rc == 0)
                 fail_msg("signal %d at %s %d: %d: %s", blow[i].s.signo, blow[i].s.op, blow[i].s.n, rc, said);
             if (blow[i].inside >= 0 && inside(again, 1) != blow[i].inside)
-                fail_msg("signal %d at %s %d: update %d is there: %s", blow[i].s.signo, blow[i].s.op, blow[i].s.n, inside(again, 1), said);
+                fail_msg("signal %d at %s %d: update %d is there: %s", blow[i].s.signo, blow[i].s.op, blow[i].s.n, inside(again, 1),
+                         said);
             for (; rc && tries < 3; tries++)
                 rc = resume_run(again, 1, 2, NO_STRIKE, said);
             if (rc)
@@ -282,7 +287,8 @@ static void test_warm(void **state)
     run_copy(g.run->dir, whole);
     run_copy(g.run->dir, again);
     resume_ok(whole, 0, 2);
-    assert_int_equal(resume_run(again, 0, 2, (struct strike){"adamw", 5, SIGTERM, 1}, said), 75); /* twice an update: with decay, and without */
+    assert_int_equal(resume_run(again, 0, 2, (struct strike){"adamw", 5, SIGTERM, 1}, said),
+                     75); /* twice an update: with decay, and without */
     assert_int_equal(inside(again, 0), 3);
     resume_ok(again, 0, 2);
     train_same(whole, again, 0, "the warm start");
@@ -311,8 +317,9 @@ static void test_mismatch(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gradients),    cmocka_unit_test(test_same_bits), cmocka_unit_test(test_ranks_damage),
-                                       cmocka_unit_test(test_other_counts), cmocka_unit_test(test_warm),      cmocka_unit_test(test_mismatch)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gradients),    cmocka_unit_test(test_same_bits),
+                                       cmocka_unit_test(test_ranks_damage), cmocka_unit_test(test_other_counts),
+                                       cmocka_unit_test(test_warm),         cmocka_unit_test(test_mismatch)};
     int rc = resume_program(argc, argv);
     char *so;
 

@@ -1,12 +1,12 @@
-/* train_resume_test.c - point.c, known.c, inside.c: a step, or a warm start, that was stopped or killed at a given moment and taken up again has an
- * undisturbed one's bits and statistics; what is damaged, foreign or cannot be written costs time and nothing else.
+/* train_resume_test.c - point.c, known.c, inside.c: a step, or a warm start, that was stopped or killed at a given moment and taken
+ * up again has an undisturbed one's bits and statistics; what is damaged, foreign or cannot be written costs time and nothing else.
  */
 #include "tests/stages/resumelab.h"
 
 #include "base/clock.h"
 #include "stages/train/point.h"
 
-#define UPDATES "train.updates_per_step=4", "train.pack=12"
+#define UPDATES        "train.updates_per_step=4", "train.pack=12"
 #define OTHER_NUMERICS "another machine"
 
 /* A run whose step 1 (or 0, with warm) waits to be trained, and the same one trained without disturbance. */
@@ -170,7 +170,8 @@ static void test_foreign(void **state)
     fresh(&p);
     fresh(&q);
     assert_int_equal(resume_run(q.run, 1, 0, (struct strike){"adamw", 3, SIGTERM, -1}, NULL), 75);
-    snprintf(command, sizeof command, "mkdir -p '%s/step/000001/train' && cp -a '%s/step/000001/train/u0002' '%s/step/000001/train/'", p.run, q.run, p.run);
+    snprintf(command, sizeof command,
+             "mkdir -p '%s/step/000001/train' && cp -a '%s/step/000001/train/u0002' '%s/step/000001/train/'", p.run, q.run, p.run);
     assert_int_equal(system(command), 0);
     rc = resume_run(p.run, 1, 0, NO_STRIKE, said);
     if (rc || !strstr(said, "u0002 is left out"))
@@ -255,7 +256,8 @@ static void test_kill_anywhere(void **state)
     struct pair p;
 
     (void)state;
-    pair_open(&p, LAB_OVERRIDES(UPDATES, "checkpoint.updates=1", "train.kl.coef=0.1", "numerics.require=compatible"), OTHER_NUMERICS, 0);
+    pair_open(&p, LAB_OVERRIDES(UPDATES, "checkpoint.updates=1", "train.kl.coef=0.1", "numerics.require=compatible"),
+              OTHER_NUMERICS, 0);
     for (uint32_t i = 0; i < 6; i++) {
         int rc = -1, tries = 0;
 
@@ -276,9 +278,11 @@ static void test_kill_anywhere(void **state)
     rig_close(&p.g);
 }
 
-/* ---- what saving costs ----------------------------------------------------------------------------------------------------------- */
+/* ---- what saving costs
+ * ----------------------------------------------------------------------------------------------------------- */
 
-/* 72 MB of state on a disc: how long training stands still for a save beside it, and for one that it waits for. Told, not judged: discs differ. */
+/* 72 MB of state on a disc: how long training stands still for a save beside it, and for one that it waits for. Told, not judged:
+ * discs differ. */
 static void test_stall(void **state)
 {
     struct cairn_param_table table = {0};
@@ -315,7 +319,8 @@ static void test_stall(void **state)
         const struct cairn_link l = {1, CAIRN_STAGE_TRAIN, NULL};
 
         ctx.dir = cairn_link_path(ctx.run, &l);
-        OK(cairn_attempt_begin(&ctx.attempt, ctx.dir, &(struct cairn_attempt_opts){.identity = cairn_manifest_identity(ctx.manifest)}, err));
+        OK(cairn_attempt_begin(&ctx.attempt, ctx.dir,
+                               &(struct cairn_attempt_opts){.identity = cairn_manifest_identity(ctx.manifest)}, err));
     }
     OK(cairn_points_open(&points, &ctx, &t, 1, err));
     for (int round = 0; round < 4; round++) { /* the first one pays for the memory of the copies */
@@ -345,8 +350,9 @@ static void test_stall(void **state)
         cairn_reader_close(r);
         free(path);
     }
-    print_message("# 72 MB of state: training stands still %.1f ms for a save beside it, %.1f ms for one that it waits for: %.1f %%\n", async_s * 1e3,
-                  sync_s * 1e3, 100 * async_s / sync_s);
+    print_message(
+        "# 72 MB of state: training stands still %.1f ms for a save beside it, %.1f ms for one that it waits for: %.1f %%\n",
+        async_s * 1e3, sync_s * 1e3, 100 * async_s / sync_s);
     cairn_points_close(points);
     cairn_attempt_end(ctx.attempt);
     cairn_manifest_destroy(ctx.manifest);
@@ -359,46 +365,66 @@ static void test_stall(void **state)
     rig_close(&g);
 }
 
-static const struct how full = {{UPDATES, NULL},
-                                NULL,
-                                0,
-                                {{{"policy_loss", 1, SIGTERM, -1}, 75, 0}, /* nothing whole yet */
-                                 {{"policy_loss", 4, SIGUSR1, -1}, 75, -1},
-                                 {{"adamw", 3, SIGTERM, -1}, 75, 2},
-                                 {{"adamw", 7, SIGTERM, -1}, 0, 0}, /* in the last one: the step is finished */
-                                 {{"adamw", 5, SIGKILL, -1}, 137, 0}}},
-                        often = {{UPDATES, "checkpoint.updates=1", NULL},
-                                 NULL,
-                                 0,
-                                 {{{"adamw", 5, SIGTERM, -1}, 75, 3}, {{"adamw", 7, SIGKILL, -1}, 137, -1}, {{"policy_loss", 3, SIGKILL, -1}, 137, -1}}},
-                        guard = {{UPDATES, "kernels.backend=guard", "checkpoint.updates=2", NULL}, NULL, 0, {{{"adamw", 5, SIGTERM, -1}, 75, 3}}},
-                        lora = {{UPDATES, LAB_ADAPTER, "checkpoint.updates=1", NULL},
-                                NULL,
-                                0,
-                                {{{"adamw", 3, SIGTERM, -1}, 75, 3}, {{"adamw", 4, SIGKILL, -1}, 137, -1}}},
-                        known = {{UPDATES, "train.kl.coef=0.1", "numerics.require=compatible", NULL},
-                                 OTHER_NUMERICS,
-                                 0,
-                                 {{{"logprob", 2, SIGTERM, -1}, 75, 0},  /* in old */
-                                  {{"logprob", 18, SIGTERM, -1}, 75, 0}, /* in ref */
-                                  {{"logprob", 18, SIGKILL, -1}, 137, 0},
-                                  {{"adamw", 3, SIGTERM, -1}, 75, 2},
-                                  {{"adamw", 3, SIGKILL, -1}, 137, 0}}},
-                        warm = {{LAB_WARM, NULL},
-                                NULL,
-                                1,
-                                {{{"adamw", 5, SIGTERM, -1}, 75, 3}, {{"adamw", 11, SIGTERM, -1}, 0, 0}, {{"adamw", 9, SIGKILL, -1}, 137, 0}}},
-                        warm_often = {{LAB_WARM, "checkpoint.updates=2", NULL}, NULL, 1, {{{"adamw", 9, SIGKILL, -1}, 137, -1}, {{"adamw", 9, SIGTERM, -1}, 75, 5}}},
-                        sft = {{UPDATES, "train.loss=sft", NULL}, NULL, 0, {{{"adamw", 3, SIGTERM, -1}, 75, 2}}};
+static const struct how
+    full = {{UPDATES, NULL},
+            NULL,
+            0,
+            {{{"policy_loss", 1, SIGTERM, -1}, 75, 0}, /* nothing whole yet */
+             {{"policy_loss", 4, SIGUSR1, -1}, 75, -1},
+             {{"adamw", 3, SIGTERM, -1}, 75, 2},
+             {{"adamw", 7, SIGTERM, -1}, 0, 0}, /* in the last one: the step is finished */
+             {{"adamw", 5, SIGKILL, -1}, 137, 0}}},
+    often = {{UPDATES, "checkpoint.updates=1", NULL},
+             NULL,
+             0,
+             {{{"adamw", 5, SIGTERM, -1}, 75, 3},
+              {{"adamw", 7, SIGKILL, -1}, 137, -1},
+              {{"policy_loss", 3, SIGKILL, -1}, 137, -1}}},
+    guard = {{UPDATES, "kernels.backend=guard", "checkpoint.updates=2", NULL}, NULL, 0, {{{"adamw", 5, SIGTERM, -1}, 75, 3}}},
+    lora = {{UPDATES, LAB_ADAPTER, "checkpoint.updates=1", NULL},
+            NULL,
+            0,
+            {{{"adamw", 3, SIGTERM, -1}, 75, 3}, {{"adamw", 4, SIGKILL, -1}, 137, -1}}},
+    known = {{UPDATES, "train.kl.coef=0.1", "numerics.require=compatible", NULL},
+             OTHER_NUMERICS,
+             0,
+             {{{"logprob", 2, SIGTERM, -1}, 75, 0},  /* in old */
+              {{"logprob", 18, SIGTERM, -1}, 75, 0}, /* in ref */
+              {{"logprob", 18, SIGKILL, -1}, 137, 0},
+              {{"adamw", 3, SIGTERM, -1}, 75, 2},
+              {{"adamw", 3, SIGKILL, -1}, 137, 0}}},
+    warm = {{LAB_WARM, NULL},
+            NULL,
+            1,
+            {{{"adamw", 5, SIGTERM, -1}, 75, 3}, {{"adamw", 11, SIGTERM, -1}, 0, 0}, {{"adamw", 9, SIGKILL, -1}, 137, 0}}},
+    warm_often = {{LAB_WARM, "checkpoint.updates=2", NULL},
+                  NULL,
+                  1,
+                  {{{"adamw", 9, SIGKILL, -1}, 137, -1}, {{"adamw", 9, SIGTERM, -1}, 75, 5}}},
+    sft = {{UPDATES, "train.loss=sft", NULL}, NULL, 0, {{{"adamw", 3, SIGTERM, -1}, 75, 2}}};
 
-#define HOW(name) {"test_blows: " #name, test_blows, NULL, NULL, (void *)&name}
+#define HOW(name)                                                                                                                  \
+    {                                                                                                                              \
+        "test_blows: " #name, test_blows, NULL, NULL, (void *)&name                                                                \
+    }
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        HOW(full), HOW(often), HOW(guard), HOW(lora), HOW(known), HOW(warm), HOW(warm_often), HOW(sft), cmocka_unit_test(test_one_at_a_time),
-        cmocka_unit_test(test_damaged), cmocka_unit_test(test_foreign), cmocka_unit_test(test_other_numerics), cmocka_unit_test(test_failed_save),
-        cmocka_unit_test(test_kill_anywhere), cmocka_unit_test(test_stall)};
+    const struct CMUnitTest tests[] = {HOW(full),
+                                       HOW(often),
+                                       HOW(guard),
+                                       HOW(lora),
+                                       HOW(known),
+                                       HOW(warm),
+                                       HOW(warm_often),
+                                       HOW(sft),
+                                       cmocka_unit_test(test_one_at_a_time),
+                                       cmocka_unit_test(test_damaged),
+                                       cmocka_unit_test(test_foreign),
+                                       cmocka_unit_test(test_other_numerics),
+                                       cmocka_unit_test(test_failed_save),
+                                       cmocka_unit_test(test_kill_anywhere),
+                                       cmocka_unit_test(test_stall)};
     int rc = resume_program(argc, argv);
 
     return rc >= 0 ? rc : cmocka_run_group_tests_name("train_resume", tests, NULL, NULL);

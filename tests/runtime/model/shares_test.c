@@ -1,4 +1,5 @@
-/* shares_test.c - pieces and shares of a flat run against counting it out, and trainer states written in shares and read by any number of ranks. */
+/* shares_test.c - pieces and shares of a flat run against counting it out, and trainer states written in shares and read by any
+ * number of ranks. */
 #include "tiny.h"
 
 #include <unistd.h>
@@ -11,11 +12,13 @@
 /* A table with a stack of experts, vectors, long and short rows, something frozen and something that stays fp32. */
 static void table_make(struct cairn_param_table *t)
 {
-    static const struct cairn_param params[] = {
-        {.name = "embed", .layer = -1, .ndim = 2, .dim = {700, 33}, .decay = 1}, {.name = "norm", .ndim = 1, .dim = {33}},
-        {.name = "a.experts.b", .ndim = 3, .dim = {5, 40, 33}, .decay = 1},      {.name = "frozen", .ndim = 2, .dim = {90, 90}, .frozen = 1},
-        {.name = "long", .ndim = 2, .dim = {3, 6000}, .decay = 1},              {.name = "gate", .ndim = 1, .dim = {7}, .keep_f32 = 1},
-        {.name = "last", .ndim = 2, .dim = {64, 64}, .decay = 1}};
+    static const struct cairn_param params[] = {{.name = "embed", .layer = -1, .ndim = 2, .dim = {700, 33}, .decay = 1},
+                                                {.name = "norm", .ndim = 1, .dim = {33}},
+                                                {.name = "a.experts.b", .ndim = 3, .dim = {5, 40, 33}, .decay = 1},
+                                                {.name = "frozen", .ndim = 2, .dim = {90, 90}, .frozen = 1},
+                                                {.name = "long", .ndim = 2, .dim = {3, 6000}, .decay = 1},
+                                                {.name = "gate", .ndim = 1, .dim = {7}, .keep_f32 = 1},
+                                                {.name = "last", .ndim = 2, .dim = {64, 64}, .decay = 1}};
 
     OK(cairn_param_table_begin(t, err));
     for (size_t i = 0; i < sizeof params / sizeof *params; i++)
