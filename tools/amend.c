@@ -31,7 +31,7 @@ static error_t option(int key, char *arg, struct argp_state *state)
 
     switch (key) {
     case 'f':
-        return cairn_parse_i64(arg, &a->from) && a->from >= 0 && a->from <= 999999999 ? 0 : ARGP_ERR_UNKNOWN;
+        return cairn_parse_i64(arg, &a->from) && a->from >= 0 && a->from <= 999999999 ? 0 : cairn_bad_value(state, "from-step", arg, "a step");
     case 'n':
         a->dry = 1;
         return 0;
@@ -56,7 +56,8 @@ static const struct argp argp = {
     "before N, and all that is committed, stay as they are. The same call again changes nothing.\v"
     "Keys of the class ops (steps, checkpoint, log, slurm, tasks) need no amendment: they may change at any cairn run.\n\n"
     "Examples:\n  cairn amend /tmp/tiny train.learning_rate=5e-4 --from-step 21\n"
-    "  cairn amend /tmp/tiny score.overlong.factor=0.5 rollout.samples=32 --from-step 30 --dry-run",
+    "  cairn amend /tmp/tiny score.overlong.factor=0.5 rollout.samples=32 \\\n"
+    "      --from-step 30 --dry-run",
     NULL, NULL, NULL};
 
 /* "key: old -> new (class)" lines as an array. */

@@ -26,6 +26,8 @@ int cairn_cli_usage(const char *verb, const char *fmt, ...)
     return CAIRN_EUSAGE;
 }
 
+enum { OPT_USAGE = 1024 };
+
 struct asked {
     const struct argp *inner;
     void *input;
@@ -47,13 +49,20 @@ static error_t asked_option(int key, char *arg, struct argp_state *state)
         *a->done = 1;
         state->next = state->argc;
         return 0;
+    case OPT_USAGE:
+        argp_state_help(state, stdout, ARGP_HELP_USAGE);
+        *a->done = 1;
+        state->next = state->argc;
+        return 0;
     }
     return ARGP_ERR_UNKNOWN;
 }
 
 int cairn_cli_parse(const struct argp *argp, int argc, char **argv, void *input, int *done)
 {
-    static const struct argp_option options[] = {{"help", '?', NULL, 0, "this page", -1}, {0}};
+    static const struct argp_option options[] = {{"help", '?', NULL, 0, "this page", -1},
+                                                 {"usage", OPT_USAGE, NULL, OPTION_HIDDEN, NULL, -1},
+                                                 {0}};
     struct argp_child child[] = {{argp, 0, NULL, 0}, {0}};
     struct argp outer = {options, asked_option, NULL, NULL, child, NULL, NULL}; /* argp prints the child's texts, too */
     struct asked a = {argp, input, done};
@@ -67,6 +76,12 @@ int cairn_cli_parse(const struct argp *argp, int argc, char **argv, void *input,
     e = argp_parse(&outer, argc, argv, ARGP_NO_EXIT | ARGP_NO_HELP, NULL, &a);
     argv[0] = saved;
     return *done || !e ? 0 : CAIRN_EUSAGE;
+}
+
+error_t cairn_bad_value(struct argp_state *state, const char *name, const char *arg, const char *expected)
+{
+    argp_error(state, "--%s %s: expected %s", name, arg, expected);
+    return EINVAL;
 }
 
 enum cairn_status cairn_cli_json(json_t *v, struct cairn_error *err)

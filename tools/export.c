@@ -64,12 +64,12 @@ static error_t option(int key, char *arg, struct argp_state *state)
         return 0;
     case OPT_STEP:
         a->has_step = 1;
-        return cairn_parse_i64(arg, &a->step) && a->step >= 0 ? 0 : EINVAL;
+        return cairn_parse_i64(arg, &a->step) && a->step >= 0 ? 0 : cairn_bad_value(state, "step", arg, "a step");
     case OPT_LAYOUT:
         a->layout = strcmp(arg, "peft") == 0 ? CAIRN_PEFT_FUSED : strcmp(arg, "expert") == 0 ? CAIRN_PEFT_EXPERT : CAIRN_PEFT_AUTO;
-        return a->layout != CAIRN_PEFT_AUTO || strcmp(arg, "auto") == 0 ? 0 : EINVAL;
+        return a->layout != CAIRN_PEFT_AUTO || strcmp(arg, "auto") == 0 ? 0 : cairn_bad_value(state, "adapter-layout", arg, "peft, expert or auto");
     case OPT_FILE:
-        return cairn_parse_i64(arg, &a->file_bytes) && a->file_bytes > 0 ? 0 : EINVAL;
+        return cairn_parse_i64(arg, &a->file_bytes) && a->file_bytes > 0 ? 0 : cairn_bad_value(state, "file-bytes", arg, "a number of bytes, 1 or more");
     case OPT_TRAINED:
         a->trained_only = 1;
         return 0;

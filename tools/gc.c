@@ -47,7 +47,7 @@ static error_t option(int key, char *arg, struct argp_state *state)
 
     switch (key) {
     case 'o':
-        return cairn_parse_double(arg, &a->days) && a->days >= 0 ? 0 : ARGP_ERR_UNKNOWN;
+        return cairn_parse_double(arg, &a->days) && a->days >= 0 ? 0 : cairn_bad_value(state, "older-than", arg, "a number of days");
     case 'n':
         a->dry = 1;
         return 0;

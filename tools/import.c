@@ -54,7 +54,7 @@ static error_t option(int key, char *arg, struct argp_state *state)
         a->self_contained = 1;
         return 0;
     case OPT_SHARD:
-        return cairn_parse_i64(arg, &a->shard_bytes) && a->shard_bytes > 0 ? 0 : EINVAL;
+        return cairn_parse_i64(arg, &a->shard_bytes) && a->shard_bytes > 0 ? 0 : cairn_bad_value(state, "shard-bytes", arg, "a number of bytes, 1 or more");
     case 'j':
         a->json = 1;
         return 0;

@@ -28,7 +28,7 @@ static error_t option(int key, char *arg, struct argp_state *state)
 
     switch (key) {
     case 's':
-        return cairn_parse_i64(arg, &a->step) && a->step >= 0 ? 0 : ARGP_ERR_UNKNOWN;
+        return cairn_parse_i64(arg, &a->step) && a->step >= 0 ? 0 : cairn_bad_value(state, "step", arg, "a step");
     case 'g':
         a->group = arg;
         return 0;

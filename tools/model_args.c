@@ -17,12 +17,6 @@ void cairn_model_args_init(struct cairn_model_args *a)
     *a = (struct cairn_model_args){.step = -1};
 }
 
-error_t cairn_bad_value(struct argp_state *state, const char *name, const char *arg, const char *expected)
-{
-    argp_error(state, "--%s %s: expected %s", name, arg, expected);
-    return EINVAL;
-}
-
 error_t cairn_model_args_take(struct cairn_model_args *a, int key, char *arg, struct argp_state *state)
 {
     switch (key) {

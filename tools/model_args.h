@@ -11,6 +11,7 @@
 #include "model/model.h"
 #include "model/policy.h"
 #include "stages/common/run.h"
+#include "tools/cli.h"
 
 struct cairn_model_args {
     const char *model, *adapter, *base, *backend;
@@ -30,8 +31,6 @@ enum { CAIRN_OPT_ADAPTER = 512, CAIRN_OPT_BASE, CAIRN_OPT_BACKEND, CAIRN_OPT_THR
 void cairn_model_args_init(struct cairn_model_args *a);
 /* Takes one option or the word MODEL; ARGP_ERR_UNKNOWN if it is none of these. A value that is wrong is told, EINVAL. */
 error_t cairn_model_args_take(struct cairn_model_args *a, int key, char *arg, struct argp_state *state);
-/* Tells that `arg` is no value for --name, and what would be; EINVAL. */
-error_t cairn_bad_value(struct argp_state *state, const char *name, const char *arg, const char *expected);
 
 struct cairn_cli_model {
     struct cairn_compute k;
