@@ -17,6 +17,7 @@ setup() {
         # Two lines with two blanks in front; further ones are the continuation of a long command.
         [ "$(printf '%s\n' "$tail" | grep '^  [^ ]' | grep -c "cairn $v")" = 2 ] || { echo "$v:"; echo "$tail"; return 1; }
         [ "$(printf '%s\n' "$tail" | grep -c '^  [^ ]')" = 2 ] || { echo "$v:"; echo "$tail"; return 1; }
+        [ "$(printf '%s\n' "$tail" | grep -c '^[^ ]')" = 1 ] || { echo "$v: a wrapped example"; echo "$tail"; return 1; }
         [ "$(printf '%s\n' "$tail" | grep -c .)" -le 5 ] || { echo "$v:"; echo "$tail"; return 1; }
     done
 }
@@ -30,6 +31,7 @@ setup() {
     is 0 "$cairn" help run
     [ "$output" = "$page" ]
     is 0 "$cairn" --help
+    is 0 "$cairn" help --help
 }
 
 @test "an unknown verb is 64 and names the nearest" {
@@ -44,6 +46,28 @@ setup() {
         is 64 "$cairn" "$v" --no-such-option
         is 64 "$cairn" "$v"
     done
+}
+
+@test "a value that an option cannot have is 64, with a sentence that says what it can" {
+    local words
+    for words in "amend x k=v --from-step x" "gc x --older-than x" "job x --group rollout --step x" "export x --step x" \
+        "export x --file-bytes 0" "export x --adapter-layout x" "import x --shard-bytes x" "generate x --top-p 2" "eval x --limit x"; do
+        # shellcheck disable=SC2086
+        is 64 "$cairn" $words
+        says "cairn ${words%% *}: --" ": expected "
+        case $output in *PROGRAM*) echo "$output"; return 1 ;; esac
+    done
+    is 0 "$cairn" amend --usage
+    says "Usage: cairn amend"
+}
+
+@test "a checkpoint is no run, and no place for one" {
+    is 0 "$cairn" import tests/fixtures/models/glm52-tiny --out "$BATS_TEST_TMPDIR/base"
+    is 64 "$cairn" init "$micro" --run "$BATS_TEST_TMPDIR/base"
+    says "is a checkpoint, no place for a run"
+    [ ! -e "$BATS_TEST_TMPDIR/base/recipe.yaml" ]
+    is 69 "$cairn" digest "$BATS_TEST_TMPDIR/base"
+    says "is a checkpoint, not a run"
 }
 
 @test "the version is printed" {

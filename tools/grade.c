@@ -189,7 +189,8 @@ int cairn_verb_grade(int argc, char **argv)
                "status is ok, "
                "no_answer, budget (too much work), crashed or timeout; match is false for all but ok.\v"
                "Examples:\n"
-               "  echo '{\"gold\":\"1/2\",\"response\":\"Answer: 0.5\"}' | cairn grade --jsonl /dev/stdin\n"
+               "  echo '{\"gold\":\"1/2\",\"response\":\"Answer: 0.5\"}' | cairn grade \\\n"
+               "      --jsonl /dev/stdin\n"
                "  cairn grade --jsonl tests/fixtures/grading/grading_cases.jsonl"};
     struct arguments a = {.grader = "math"};
     struct cairn_grader_process *p = NULL;

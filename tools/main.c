@@ -64,7 +64,7 @@ static int verb_unknown(const char *name)
 
 static int verb_help(int argc, char **argv)
 {
-    if (argc > 1) {
+    if (argc > 1 && strcmp(argv[1], "--help")) {
         const struct verb *v = verb_find(argv[1]);
         char *page[] = {argv[1], (char[]){"--help"}, NULL};
 

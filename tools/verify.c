@@ -73,7 +73,11 @@ static void bad(void *arg, const char *path, const char *text)
     struct args *a = arg;
 
     json_array_append_new(a->bad, json_pack("{s:s, s:s}", "path", path, "why", text));
-    if (!a->json)
+    if (a->json)
+        return;
+    if (!strncmp(text, path, strlen(path))) /* most sentences begin with it */
+        printf("bad: %s\n", text);
+    else
         printf("bad: %s: %s\n", path, text);
 }
 

@@ -127,6 +127,8 @@ enum cairn_status cairn_run_open(struct cairn_run **out, const char *dir, struct
     struct cairn_run *r = NULL;
 
     TRY(run_create(&r, dir, err));
+    if (!has_file(r, "run.json") && has_file(r, "MANIFEST.json"))
+        TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s is a checkpoint, not a run (run.json is missing)", dir));
     if (!has_file(r, "run.json"))
         TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s: no run here (run.json is missing); make one with: cairn init RECIPE --run %s", dir, dir));
     TRY(info_load(r, err));
@@ -419,6 +421,8 @@ enum cairn_status cairn_run_init(struct cairn_run **out, const char *dir, struct
         TRY(recipe_load(r, err));
         TRY(recipe_compare(r, recipe, err));
     } else {
+        if (has_file(r, "MANIFEST.json"))
+            TRY(cairn_fail(err, CAIRN_EUSAGE, "%s is a checkpoint, no place for a run; name a new directory", dir));
         TRY(cairn_begin_check(recipe, err));
         r->recipe = recipe;
         st = recipe_write(r, err);
