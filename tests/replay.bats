@@ -81,6 +81,9 @@ LINES
         says ":3:" "$@"
     }
     check '{"prompt":"p","answer":"1"}' responses
+    says "$BATS_TEST_TMPDIR/r.jsonl:3"
+    recorded >"$BATS_TEST_TMPDIR/r.jsonl" # mended: the same call goes on
+    is 0 "$cairn" replay "$micro" --from "$BATS_TEST_TMPDIR/r.jsonl" --run "$BATS_TEST_TMPDIR/bad" rollout.prompts=2 rollout.samples=2
     check '{"prompt":"p","answer":"1","responses":[{"text":1}]}' "response 0" text
     check '{"prompt":"p","answer":"1","responses":[{"ids":[99999]}]}' vocabulary
     check '{"prompt":"p","answer":"1","responses":[{"ids":[5,6],"logprobs":[-1,-2]}]}' logprobs

@@ -84,6 +84,44 @@ static int is_stop(const struct making *k, int32_t id)
     return 0;
 }
 
+/* Is v a response, as far as can be said without the model? */
+static enum cairn_status response_check(const json_t *v, const char *where, struct cairn_error *err)
+{
+    const json_t *ids = json_object_get(v, "ids"), *f = json_object_get(v, "finish");
+    const char *word = json_string_value(f);
+
+    if (f && (!word || (strcmp(word, "stop") && strcmp(word, "length"))))
+        return cairn_fail(err, CAIRN_EDATA, "%s: \"finish\": expected \"stop\" or \"length\"", where);
+    if (!ids && !json_is_string(json_object_get(v, "text")))
+        return cairn_fail(err, CAIRN_EDATA, "%s: expected \"text\", a string, or \"ids\"", where);
+    if (ids && (!json_is_array(ids) || !json_array_size(ids)))
+        return cairn_fail(err, CAIRN_EDATA, "%s: \"ids\": expected a list of token ids", where);
+    return CAIRN_OK;
+}
+
+/* Before a run is made of the file: what is said of a row names the user's file, and after it is mended the same call goes on. */
+static enum cairn_status file_check(const char *path, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_jsonl *file = NULL;
+    const json_t *v;
+    json_t *responses;
+    char where[4400];
+
+    TRY(cairn_jsonl_open(&file, path, err));
+    while ((st = cairn_jsonl_next(file, &v, err)) == CAIRN_OK && v) {
+        TRY(cairn_stage_stopping(err));
+        TRY(cairn_json_array(v, "responses", &responses, cairn_jsonl_where(file), err));
+        for (size_t i = 0; i < json_array_size(responses); i++) {
+            snprintf(where, sizeof where, "%s: response %zu", cairn_jsonl_where(file), i);
+            TRY(response_check(json_array_get(responses, i), where, err));
+        }
+    }
+out:
+    cairn_jsonl_close(file);
+    return st;
+}
+
 /* The response's ids into k->response; *finish. */
 static enum cairn_status ids_read(struct making *k, const json_t *v, const char *where, int *finish, struct cairn_error *err)
 {
@@ -94,19 +132,14 @@ static enum cairn_status ids_read(struct making *k, const json_t *v, const char 
     json_t *id;
 
     k->response.n = 0;
-    if (f && (!word || (strcmp(word, "stop") && strcmp(word, "length"))))
-        TRY(cairn_fail(err, CAIRN_EDATA, "%s: \"finish\": expected \"stop\" or \"length\"", where));
+    TRY(response_check(v, where, err));
     *finish = word && !strcmp(word, "length") ? CAIRN_FINISH_LENGTH : CAIRN_FINISH_STOP;
     if (!ids) {
-        if (!json_is_string(text))
-            TRY(cairn_fail(err, CAIRN_EDATA, "%s: expected \"text\", a string, or \"ids\"", where));
         TRY(cairn_tokenizer_encode(k->prompting.tokenizer, json_string_value(text), json_string_length(text), NULL, &k->response, err));
         if (*finish == CAIRN_FINISH_STOP && k->prompting.stop.n && !cairn_ids_push(&k->response, k->prompting.stop.p[0]))
             TRY(CAIRN_NOMEM(err));
         goto out;
     }
-    if (!json_is_array(ids) || !json_array_size(ids))
-        TRY(cairn_fail(err, CAIRN_EDATA, "%s: \"ids\": expected a list of token ids", where));
     json_array_foreach(ids, i, id)
     {
         int64_t x = json_is_integer(id) ? json_integer_value(id) : -1;
@@ -435,6 +468,7 @@ enum cairn_status cairn_replay_from(const struct cairn_replay_opts *o, struct ca
     char *path = NULL;
 
     TRY(file_spool(o->from, o->recipe.run, &path, err));
+    TRY(file_check(path, err));
     TRY(recipe_make(&recipe, o, path, err));
     TRY(cairn_dir_make(o->recipe.run, err));
     TRY(cairn_lock_take(&lock, o->recipe.run, err));
