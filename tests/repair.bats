@@ -61,7 +61,7 @@ whole() { # goes on and is as if nothing had been, and can go further
     copy
     shard step/000002/rollout
     is 0 "$cairn" verify --repair --dependents "$dir"
-    says "dropped: step/000002/train: made from" "dropped: step/000003/rollout: made from step/000002/rollout"
+    says "dropped: step/000002/train: made from" "dropped: step/000003/rollout: made from"
     whole
 }
 

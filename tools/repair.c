@@ -28,7 +28,8 @@ struct node {
 
 struct graph {
     const struct cairn_run *run;
-    struct node *node;
+    struct node *node; /* in the order of the chain */
+    struct node **by_path; /* sorted; NULL while the walk goes on */
     int n, cap;
 };
 
@@ -48,12 +49,42 @@ static enum cairn_status note(json_t *list, const char *path, const char *why, s
 
 /* ---- the graph --------------------------------------------------------------------------------------------------------- */
 
+static int path_order(const void *a, const void *b)
+{
+    return strcmp((*(struct node *const *)a)->path, (*(struct node *const *)b)->path);
+}
+
 static struct node *find(const struct graph *g, const char *path)
 {
+    struct node key = {.path = (char *)path}, *k = &key, **found;
+
+    found = g->n ? bsearch(&k, g->by_path, (size_t)g->n, sizeof *g->by_path, path_order) : NULL;
+    return found ? *found : NULL;
+}
+
+static int chain_order(const void *a, const void *b)
+{
+    const struct node *x = a, *y = b;
+
+    if (x->step != y->step)
+        return x->step < y->step ? -1 : 1;
+    if (x->order != y->order)
+        return x->order < y->order ? -1 : 1;
+    return strcmp(x->path, y->path);
+}
+
+/* After the walk. */
+static enum cairn_status graph_sort(struct graph *g, struct cairn_error *err)
+{
+    if (!(g->by_path = malloc(((size_t)g->n + 1) * sizeof *g->by_path)))
+        return CAIRN_NOMEM(err);
+    if (g->n)
+        qsort(g->node, (size_t)g->n, sizeof *g->node, chain_order);
     for (int i = 0; i < g->n; i++)
-        if (!strcmp(g->node[i].path, path))
-            return &g->node[i];
-    return NULL;
+        g->by_path[i] = &g->node[i];
+    if (g->n)
+        qsort(g->by_path, (size_t)g->n, sizeof *g->by_path, path_order);
+    return CAIRN_OK;
 }
 
 /* Step and place inside of it, of "step/000003/train/ref", "policy/000003", "eval/000003/NAME/score", "base"; what is no link of the chain
@@ -152,6 +183,7 @@ static void graph_free(struct graph *g)
         cairn_strings_free(g->node[i].input, g->node[i].inputs);
     }
     free(g->node);
+    free(g->by_path);
 }
 
 /* ---- what goes ----------------------------------------------------------------------------------------------------------- */
@@ -269,8 +301,36 @@ out:
     return st;
 }
 
-/* Until nothing changes: what is damaged and needed goes; what was made from what goes, goes; what must be there to make it again and was
+/* One look at v: what is damaged and needed goes; what was made from what goes, goes; what must be there to make it again and was
  * collected, goes too (`cairn run` makes that again first). */
+static enum cairn_status look(struct graph *g, struct node *v, int dependents, int *changed, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    if (v->damaged && !v->why && (v->needed || v->lineage || dependents)) {
+        TRY(drop(v, strdup(v->bad), err));
+        *changed = 1;
+    }
+    for (int k = 0; k < v->inputs; k++) {
+        struct node *in = find(g, v->input[k]);
+
+        if (!in || !in->why == !v->why)
+            continue;
+        if (in->why)
+            TRY(drop(v, cairn_format("made from %s", in->path), err));
+        else if (in->damaged)
+            TRY(drop(in, strdup(in->bad), err));
+        else if (in->collected)
+            TRY(drop(in, cairn_format("its data were collected, and %s must be made from it again", v->path), err));
+        else
+            continue;
+        *changed = 1;
+    }
+out:
+    return st;
+}
+
+/* Until nothing changes: to and fro along the chain, so that each direction takes one pass. */
 static enum cairn_status close_over(struct graph *g, int dependents, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -278,28 +338,10 @@ static enum cairn_status close_over(struct graph *g, int dependents, struct cair
 
     do {
         changed = 0;
-        for (int i = 0; i < g->n; i++) {
-            struct node *v = &g->node[i];
-
-            if (v->damaged && !v->why && (v->needed || v->lineage || dependents)) {
-                TRY(drop(v, strdup(v->bad), err));
-                changed = 1;
-            }
-            for (int k = 0; k < v->inputs; k++) {
-                struct node *in = find(g, v->input[k]);
-
-                if (in && in->why && !v->why) {
-                    TRY(drop(v, cairn_format("made from %s", in->path), err));
-                    changed = 1;
-                } else if (in && v->why && !in->why && in->damaged) {
-                    TRY(drop(in, strdup(in->bad), err));
-                    changed = 1;
-                } else if (in && v->why && !in->why && in->collected) {
-                    TRY(drop(in, cairn_format("its data were collected, and %s must be made from it again", v->path), err));
-                    changed = 1;
-                }
-            }
-        }
+        for (int i = 0; i < g->n; i++)
+            TRY(look(g, &g->node[i], dependents, &changed, err));
+        for (int i = g->n - 1; i >= 0; i--)
+            TRY(look(g, &g->node[i], dependents, &changed, err));
     } while (changed);
 out:
     return st;
@@ -320,33 +362,16 @@ static int can_be_made(const struct graph *g, const struct node *v)
     return v->readable || v->inputs || !strcmp(v->path, "base"); /* the base is made from the recipe alone */
 }
 
-static int first_made_first(const void *a, const void *b)
-{
-    const struct node *x = *(struct node *const *)a, *y = *(struct node *const *)b;
-
-    if (x->step != y->step)
-        return x->step < y->step ? -1 : 1;
-    if (x->order != y->order)
-        return x->order < y->order ? -1 : 1;
-    return strcmp(x->path, y->path);
-}
-
 /* The damaged ones that nothing which is still to be made reads: made again alone, or collected. */
 static enum cairn_status rest(struct graph *g, struct cairn_repair_result *out, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    struct node **order = malloc(((size_t)g->n + 1) * sizeof *order);
-    int n = 0;
 
-    if (!order)
-        return CAIRN_NOMEM(err);
-    for (int i = 0; i < g->n; i++)
-        if (g->node[i].damaged && !g->node[i].why)
-            order[n++] = &g->node[i];
-    qsort(order, (size_t)n, sizeof *order, first_made_first);
-    for (int i = 0; i < n; i++) {
-        struct node *v = order[i];
+    for (int i = 0; i < g->n; i++) {
+        struct node *v = &g->node[i];
 
+        if (!v->damaged || v->why)
+            continue;
         if (can_be_made(g, v)) {
             TRY(drop(v, cairn_format("%s; made again alone, what was made from it stays", v->bad), err));
         } else if (v->readable) {
@@ -359,7 +384,6 @@ static enum cairn_status rest(struct graph *g, struct cairn_repair_result *out, 
         }
     }
 out:
-    free(order);
     return st;
 }
 
@@ -377,16 +401,21 @@ static int last_made_first(const void *a, const void *b)
     return strcmp(x->path, y->path);
 }
 
-/* An artefact inside of another one that goes moves with it. */
+/* An artefact inside of another one that goes moves with it: 1, 0; -1 without memory. */
 static int inside_dropped(const struct graph *g, const struct node *v)
 {
-    for (int i = 0; i < g->n; i++) {
-        size_t n = strlen(g->node[i].path);
+    char *above = strdup(v->path), *slash;
+    int inside = above ? 0 : -1;
 
-        if (g->node[i].why && !strncmp(v->path, g->node[i].path, n) && v->path[n] == '/')
-            return 1;
+    while (!inside && (slash = strrchr(above, '/'))) {
+        const struct node *n;
+
+        *slash = 0;
+        n = find(g, above);
+        inside = n && n->why;
     }
-    return 0;
+    free(above);
+    return inside;
 }
 
 static enum cairn_status marker_write(const char *path, const char *reason, struct cairn_error *err)
@@ -474,6 +503,7 @@ enum cairn_status cairn_repair(const struct cairn_run *run, const json_t *bad, i
     if (!small || !markers || !out->dropped || !out->collected || !out->mended || !out->left)
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_artefact_walk(run->dir, node_add, &g, err));
+    TRY(graph_sort(&g, err));
     TRY(sort_out(&g, bad, small, markers, out, err));
     TRY(needs_mark(&g, err));
     TRY(close_over(&g, dependents, err));
@@ -483,7 +513,11 @@ enum cairn_status cairn_repair(const struct cairn_run *run, const json_t *bad, i
     for (int i = 0; i < g.n; i++) {
         struct node *v = &g.node[i];
 
-        if (v->why && !inside_dropped(&g, v))
+        int inside = v->why ? inside_dropped(&g, v) : 0;
+
+        if (inside < 0)
+            TRY(CAIRN_NOMEM(err));
+        if (v->why && !inside)
             gone[n++] = v;
         else if (!v->why && !v->collected && !v->aside && v->readable && cairn_starts_with(v->path, "policy/") && v->step > out->policy)
             out->policy = v->step;
