@@ -57,6 +57,11 @@ setup() {
         says "cairn ${words%% *}: --" ": expected "
         case $output in *PROGRAM*) echo "$output"; return 1 ;; esac
     done
+    for v in run init submit replay; do
+        is 64 "$cairn" "$v" "$micro" --run "$BATS_TEST_TMPDIR/none" run.steps
+        says '"run.steps": expected key=value'
+    done
+    [ ! -e "$BATS_TEST_TMPDIR/none" ]
     is 0 "$cairn" amend --usage
     says "Usage: cairn amend"
 }

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/str.h"
+#include "grade/grade.h"
 #include "stages/rollout/cursor.h"
 #include "stages/rollout/engine.h"
 #include "stages/rollout/prompting.h"
@@ -371,6 +372,10 @@ int cairn_verb_eval(int argc, char **argv)
         return cairn_cli_usage(argv[0], "which run?");
     if (!a.sets)
         return cairn_cli_usage(argv[0], "which --set FILE?");
+    if (a.grader && !cairn_grader_find(a.grader)) {
+        cairn_grader_unknown(a.grader, &err);
+        return cairn_cli_usage(argv[0], "%s", err.text);
+    }
     cairn_signals_install();
     signal(SIGPIPE, SIG_IGN); /* a reader that left is a failed write: 74 and a sentence */
     if (a.json)

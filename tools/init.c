@@ -37,7 +37,7 @@ static error_t option(int key, char *arg, struct argp_state *state)
         a->json = 1;
         return 0;
     case ARGP_KEY_ARG:
-        return cairn_recipe_args_take(&a->recipe, arg) ? 0 : ARGP_ERR_UNKNOWN;
+        return cairn_recipe_args_take(&a->recipe, arg, state);
     }
     return ARGP_ERR_UNKNOWN;
 }

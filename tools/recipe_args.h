@@ -2,6 +2,8 @@
 #ifndef CAIRN_TOOLS_RECIPE_ARGS_H
 #define CAIRN_TOOLS_RECIPE_ARGS_H
 
+#include <argp.h>
+#include <errno.h>
 #include <string.h>
 
 #include "stages/common/run.h"
@@ -15,17 +17,19 @@ struct cairn_recipe_args {
     int overrides;
 };
 
-/* Takes one positional word; 0 if there is no place for it. */
-static inline int cairn_recipe_args_take(struct cairn_recipe_args *a, const char *word)
+/* Takes one positional word; EINVAL, told, if there is no place for it. */
+static inline error_t cairn_recipe_args_take(struct cairn_recipe_args *a, const char *word, struct argp_state *state)
 {
     if (strchr(word, '=') && a->overrides < CAIRN_MAX_OVERRIDES && (a->recipe || word[0] != '/')) {
         a->override[a->overrides++] = word;
-        return 1;
-    }
-    if (a->recipe)
         return 0;
+    }
+    if (a->recipe) {
+        argp_error(state, "\"%s\": expected key=value%s", word, a->overrides == CAIRN_MAX_OVERRIDES ? ", and there are too many" : "");
+        return EINVAL;
+    }
     a->recipe = word;
-    return 1;
+    return 0;
 }
 
 #endif

@@ -55,7 +55,7 @@ static error_t option(int key, char *arg, struct argp_state *state)
         a->o.json = 1;
         return 0;
     case ARGP_KEY_ARG:
-        return cairn_recipe_args_take(&a->o.recipe, arg) ? 0 : ARGP_ERR_UNKNOWN;
+        return cairn_recipe_args_take(&a->o.recipe, arg, state);
     }
     return ARGP_ERR_UNKNOWN;
 }

@@ -267,7 +267,7 @@ int cairn_verb_verify(int argc, char **argv)
     if (!(a.bad = json_array()))
         TRY(CAIRN_NOMEM(&err));
     if (!cairn_path_is_dir(a.dir))
-        TRY(cairn_fail(&err, CAIRN_ENOINPUT, "%s: no such directory", a.dir));
+        TRY(cairn_fail(&err, CAIRN_ENOINPUT, "%s: %s", a.dir, cairn_path_exists(a.dir) ? "not a directory" : "no such directory"));
     if (a.repair) {
         if (!is_run(a.dir))
             TRY(cairn_fail(&err, CAIRN_ENOINPUT, "%s: no run here (run.json is missing); only a run can make again what it loses", a.dir));
