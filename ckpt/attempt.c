@@ -648,7 +648,7 @@ static void tidy(const char *root, int64_t won)
 }
 
 /* The directory that holds the name, and the one that holds that. */
-static enum cairn_status make_durable(const char *root, struct cairn_error *err)
+enum cairn_status cairn_artefact_durable(const char *root, struct cairn_error *err)
 {
     char *parent = cairn_path_dirname(root);
     enum cairn_status st = CAIRN_OK;
@@ -668,7 +668,7 @@ enum cairn_status cairn_artefact_settle(const char *dir, struct cairn_error *err
     struct cairn_manifest_head head;
 
     TRY(cairn_manifest_head(&head, dir, err));
-    TRY(make_durable(dir, err));
+    TRY(cairn_artefact_durable(dir, err));
     tidy(dir, head.epoch);
 out:
     return st;
@@ -738,7 +738,7 @@ static enum cairn_status yield_to(struct cairn_attempt *a, const struct cairn_ma
         TRY(cairn_fail(err, CAIRN_EFENCED, "%s: attempt %lld published %s, attempt %lld has %s", a->root, (long long)head.epoch, theirs,
                        (long long)a->epoch, ours));
     }
-    TRY(make_durable(a->root, err));
+    TRY(cairn_artefact_durable(a->root, err));
     unlink(mine);
     cairn_tree_remove(a->dir, NULL);
     if ((epoch = cairn_format("%s/%lld", a->epochs, (long long)a->epoch))) /* nobody can be fenced any more */
@@ -775,7 +775,7 @@ enum cairn_status cairn_attempt_commit(struct cairn_attempt *a, struct cairn_man
     if (lost)
         TRY(yield_to(a, m, mine, err));
     else
-        TRY(make_durable(a->root, err));
+        TRY(cairn_artefact_durable(a->root, err));
     if (!lost) {
         unlink(mine);
         tidy(a->root, a->epoch);

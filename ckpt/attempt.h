@@ -39,6 +39,8 @@ int cairn_artefact_committed(const char *dir);
 /* For whoever finds an artefact committed by somebody else and is about to tell: makes the name durable, removes what
  * attempts left behind whose holder is certainly dead or that the published one outranks. */
 enum cairn_status cairn_artefact_settle(const char *dir, struct cairn_error *err);
+/* Only the first of it: fsync of dir and of the directory that holds it. */
+enum cairn_status cairn_artefact_durable(const char *dir, struct cairn_error *err);
 
 /* Takes the next epoch; makes dir, dir/epoch, dir/a<epoch>, all durable. CAIRN_EFENCED if dir is committed already. */
 enum cairn_status cairn_attempt_begin(struct cairn_attempt **out, const char *dir, const struct cairn_attempt_opts *opts,

@@ -163,6 +163,20 @@ out:
     return st;
 }
 
+int cairn_artefact_pinned(const char *dir)
+{
+    char *pins = cairn_path_join(dir, "pin");
+    DIR *d = pins ? opendir(pins) : NULL;
+    int any = !d && (!pins || (errno != ENOENT && errno != ENOTDIR));
+
+    for (struct dirent *e; d && (e = readdir(d));)
+        any |= cairn_name_ok(e->d_name) && !strstr(e->d_name, ".tmp.");
+    if (d)
+        closedir(d);
+    free(pins);
+    return any;
+}
+
 /* --- collection --- */
 
 /* Every a<digits> of the artefact. The marker is on the disk before the first of them goes, whoever wrote it: a collector that died
@@ -201,35 +215,26 @@ out:
 enum cairn_status cairn_artefact_collect(const char *dir, const struct cairn_retention *r, int *pinned, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    char *marker = cairn_path_join(dir, CAIRN_COLLECTED_NAME);
     int held = 0;
 
     if (pinned)
         *pinned = 0;
-    if (!marker)
-        return CAIRN_NOMEM(err);
     if (!cairn_artefact_collected(dir)) {
         if (!cairn_artefact_committed(dir))
             TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s: not committed, so there is nothing to collect", dir));
         TRY(pinned_by_the_living(dir, r, &held, err));
-        if (!held) {
+        if (!held)
             TRY(put_marker(dir, r ? r->reason : NULL, err));
-            st = pinned_by_the_living(dir, r, &held, err);
-            if (held || st != CAIRN_OK) { /* a reader came meanwhile: the marker goes, the data stay */
-                unlink(marker);
-                cairn_dir_sync(dir, NULL);
-                TRY(st);
-            }
-        }
     }
-    if (held) {
-        if (pinned)
-            *pinned = 1;
-        goto out;
-    }
-    TRY(remove_shards(dir, err));
+    /* A reader may have come before the marker, whoever put it down: who pins now sees it. The marker never goes again, since another
+     * collector may be at work behind it; the data wait for the pin to go. */
+    if (!held)
+        TRY(pinned_by_the_living(dir, r, &held, err));
+    if (!held)
+        TRY(remove_shards(dir, err));
+    if (pinned)
+        *pinned = held;
 out:
-    free(marker);
     return st;
 }
 
@@ -310,18 +315,15 @@ enum cairn_status cairn_retention_apply(const struct cairn_retention *r, const s
     enum cairn_status st = CAIRN_OK;
     struct cairn_generation *g = malloc(((size_t)n + 1) * sizeof *g);
     int64_t kept = 0;
-    int m = 0, first = 0, pinned, ok;
+    int m = 0, first = 0, durable = 0, pinned, ok;
 
     if (collected)
         *collected = 0;
     if (!g)
         return CAIRN_NOMEM(err);
-    for (int i = 0; i < n; i++) { /* finish what was begun, leave out what is not there */
-        if (cairn_artefact_collected(gen[i].dir))
-            TRY(cairn_artefact_collect(gen[i].dir, r, NULL, err));
-        else if (cairn_artefact_committed(gen[i].dir))
+    for (int i = 0; i < n; i++)
+        if (!cairn_artefact_collected(gen[i].dir) && cairn_artefact_committed(gen[i].dir))
             g[m++] = gen[i];
-    }
     qsort(g, (size_t)m, sizeof *g, by_step);
     for (; first < m && kept < last_kept(r); first++) { /* the newest valid ones; damaged ones in between are left alone */
         TRY(valid(g[first].dir, r->verify, &ok, err));
@@ -329,9 +331,15 @@ enum cairn_status cairn_retention_apply(const struct cairn_retention *r, const s
     }
     if (m && !kept)
         TRY(cairn_fail(err, CAIRN_EDATA, "none of %d generations is valid (the newest is %s): nothing is collected", m, g[0].dir));
+    for (int i = 0; i < n && m; i++) /* finish what was begun */
+        if (cairn_artefact_collected(gen[i].dir))
+            TRY(cairn_artefact_collect(gen[i].dir, r, NULL, err));
     for (int i = first; i < m; i++) {
         if (every(r, g[i].step))
             continue;
+        for (int k = 0; k < first && !durable; k++) /* an attempt may have died between its link and its fsync: what stays must stay */
+            TRY(cairn_artefact_durable(g[k].dir, err));
+        durable = 1;
         TRY(cairn_artefact_collect(g[i].dir, r, &pinned, err));
         if (collected)
             *collected += !pinned;

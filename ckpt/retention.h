@@ -2,7 +2,9 @@
  *
  * Collection writes ARTEFACT/COLLECTED durably (JSON: reason, time), keeps MANIFEST.json, then removes a<N>. Killed
  * anywhere in between, the artefact counts as collected and the next collection finishes the work. Readers pin
- * ARTEFACT/pin/NAME before they open; a collector that meets a living pin leaves the artefact alone.
+ * ARTEFACT/pin/NAME before they open; a collector that meets a living pin leaves the data alone. If the pin came while the marker was being put
+ * down, the marker stays (it never goes again: another collector may be at work behind it), the artefact can be read as long as it is pinned,
+ * and a later collection finishes.
  * Never leaves zero valid generations: what is kept is looked at (manifest and sizes, or all bytes) before anything goes.
  */
 #ifndef CAIRN_CKPT_RETENTION_H
@@ -38,9 +40,10 @@ enum cairn_status cairn_retention_apply(const struct cairn_retention *r, const s
                                         struct cairn_error *err);
 
 int cairn_artefact_collected(const char *dir); /* 1: the marker exists */
+int cairn_artefact_pinned(const char *dir);    /* 1: there is a pin, whoever's, or it cannot be told */
 /* The marker's reason, malloc'ed; "" if the marker cannot be read. */
 char *cairn_artefact_collected_why(const char *dir);
-/* Collects one; no question asked but pins: *pinned = 1 (may be NULL) and nothing done if there is a living one. */
+/* Collects one; no question asked but pins: *pinned = 1 (may be NULL) and the data left if there is a living one. */
 enum cairn_status cairn_artefact_collect(const char *dir, const struct cairn_retention *r, int *pinned, struct cairn_error *err);
 
 /* Removes an artefact altogether, its manifest first, so that what a kill leaves is not committed: for sub-artefacts that
