@@ -442,7 +442,11 @@ enum cairn_status cairn_verify_tree(const char *root, const struct cairn_verify_
 {
     struct cairn_verify_counts own = {0};
     struct verify v = {.opts = opts, .counts = counts ? counts : &own, .root = root};
-    enum cairn_status st = cairn_artefact_walk(root, verify_walked, &v, err);
+    enum cairn_status st;
+
+    if (opts && opts->lineage)
+        v.root = opts->lineage[0] ? opts->lineage : NULL;
+    st = cairn_artefact_walk(root, verify_walked, &v, err);
 
     return verdict(&v, st, err);
 }

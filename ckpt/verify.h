@@ -35,6 +35,7 @@ enum cairn_status cairn_digest_walk(const char *root,
 struct cairn_verify_opts {
     int deep; /* also: logical digest of every tensor from its bytes, tile tables, HDF5's own view of each file, lineage
                * (inputs that lie below the root exist and have the recorded digest) */
+    const char *lineage; /* cairn_verify_tree: where inputs' paths start. NULL: at the root; "": nowhere, it is part of nothing */
     /* Told once for every bad thing; path names the file, text is the sentence. */
     void (*bad)(void *arg, const char *path, const char *text);
     /* Told after each artefact (NULL: nobody). */

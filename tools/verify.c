@@ -11,6 +11,7 @@
 #include "stages/common/lock.h"
 #include "stages/common/run.h"
 #include "tools/cli.h"
+#include "tools/inspect.h"
 #include "tools/repair.h"
 #include "tools/verbs.h"
 
@@ -255,6 +256,7 @@ int cairn_verb_verify(int argc, char **argv)
     struct cairn_repair_result result = {0};
     struct cairn_run *run = NULL;
     struct cairn_lock *lock = NULL;
+    char *real = NULL, *above = NULL;
     int done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done);
 
     if (usage || done)
@@ -278,6 +280,10 @@ int cairn_verb_verify(int argc, char **argv)
     if (a.repair && !run)
         TRY(cairn_fail(&err, CAIRN_EDATA, "%s: its own files are damaged; nothing else can be repaired before they are", a.dir));
     o.deep = a.deep;
+    if (!is_run(a.dir)) { /* a part of a run: its inputs stand in the run */
+        real = realpath(a.dir, NULL);
+        o.lineage = real && (above = cairn_inspect_root(real)) ? above : "";
+    }
     a.progress = cairn_progress_begin("verify", "MiB", 0, 10);
     st = cairn_verify_tree(run ? run->dir : a.dir, &o, &c, &err);
     cairn_progress_end(a.progress);
@@ -307,6 +313,8 @@ int cairn_verb_verify(int argc, char **argv)
         err = lost;
     }
 out:
+    free(real);
+    free(above);
     json_decref(a.bad);
     cairn_repair_free(&result);
     cairn_run_close(run);
