@@ -25,6 +25,7 @@
 
 #define PATIENCE_S 60.0 /* a controller that restarts */
 #define TAIL_BYTES (64 << 10)
+#define LAUNCHES 2 /* further tries of a step that did not come to life */
 
 struct work {
     const struct cairn_run *run;
@@ -163,18 +164,20 @@ static int stop_chain(struct work *w)
     return w->code ? w->code : CAIRN_EBUG;
 }
 
-/* Once more, this job: by requeueing, so that its id and its children stay. `end`: what the ledger says. */
-static int go_again(struct work *w)
+/* Once more, this job: by requeueing, so that its id and its children stay. tell: the ledger does not know yet. */
+static int go_again(struct work *w, int tell)
 {
     struct cairn_job_state s = {0};
     char why[256], blocked[400];
 
     if (cairn_job_state(&s, w->id, PATIENCE_S, NULL) == CAIRN_OK && s.state[0] && strcmp(s.state, "RUNNING") && strcmp(s.state, "TIMEOUT")) {
         w->action = CAIRN_ENDED_KILLED; /* somebody cancelled it, or Slurm requeues it by itself: not ours to revive */
-        end_tell(w);
+        if (tell)
+            end_tell(w);
         return 0;
     }
-    end_tell(w);
+    if (tell)
+        end_tell(w);
     if (requeue(w, why, sizeof why)) {
         for (int i = 0; i < 60 && !cairn_stop_requested(); i++) /* SIGTERM follows at once; the script must not end before Slurm is through */
             cairn_sleep_s(0.1);
@@ -192,9 +195,10 @@ static int go_again(struct work *w)
 
 /* --- what happened ------------------------------------------------------------------------------------------------------ */
 
-/* The sentence of the last failure in RUN/log/<stage>.jsonl that is younger than this job. */
-static void stage_sentence(const struct work *w, const struct cairn_link *l, double since_wall_s, char *text, size_t n)
+/* The sentence of the last failure in RUN/log/<stage>.jsonl since then. 1: the stage has told something, so it was at work. */
+static int stage_sentence(const struct work *w, const struct cairn_link *l, double since_wall_s, char *text, size_t n)
 {
+    int told = 0;
     char *relative = cairn_format("log/%s.jsonl", cairn_stage_name(l->stage)), *path = relative ? cairn_run_path(w->run, relative) : NULL;
     char *tail = NULL, *save = NULL;
     size_t got = 0;
@@ -207,15 +211,24 @@ static void stage_sentence(const struct work *w, const struct cairn_link *l, dou
             json_t *v = json_loads(line, 0, NULL);
             const char *ev = json_string_value(json_object_get(v, "ev")), *said = json_string_value(json_object_get(v, "text"));
 
-            if (ev && said && !strcmp(ev, "failed") && json_integer_value(json_object_get(v, "step")) == l->step &&
-                json_number_value(json_object_get(v, "t")) >= since_wall_s)
-                snprintf(text, n, "%s", said);
+            if (ev && json_integer_value(json_object_get(v, "step")) == l->step && json_number_value(json_object_get(v, "t")) >= since_wall_s) {
+                told = 1;
+                if (said && !strcmp(ev, "failed"))
+                    snprintf(text, n, "%s", said);
+            }
             json_decref(v);
         }
     }
     free(tail);
     free(relative);
     free(path);
+    return told;
+}
+
+/* One of our exit codes: the stage itself has spoken. */
+static int ours(int code)
+{
+    return code == CAIRN_EUSAGE || code == CAIRN_EDATA || (code >= CAIRN_ENOINPUT && code <= CAIRN_ENUMERIC) || code == CAIRN_ERECIPE;
 }
 
 static int for_good(int code)
@@ -233,11 +246,13 @@ static void unfit(void *arg, const char *node, const char *text)
         say(w, CAIRN_ENDED_RETRY, CAIRN_EDEVICE, "node %s is unfit: %.300s", node, text);
 }
 
-/* After a failure: again, or never. anew: not on these nodes. */
-static int failed(struct work *w, int anew)
+/* After a failure: again, or never. Again means a job of a new id: at once (a requeued one waits for two minutes), and free of what a node keeps
+ * under the old id. */
+static int failed(struct work *w)
 {
     int64_t attempts = cairn_recipe_i64(w->run->recipe, "slurm.attempts");
     struct cairn_failures f = {0};
+    struct cairn_job_state s;
     json_t *events = NULL;
     char blocked[400];
 
@@ -256,13 +271,15 @@ static int failed(struct work *w, int anew)
         return stop_chain(w);
     }
     json_decref(events);
-    if (!anew)
-        return go_again(w);
+    if (cairn_job_state(&s, w->id, PATIENCE_S, NULL) == CAIRN_OK && s.state[0] && strcmp(s.state, "RUNNING")) {
+        w->action = CAIRN_ENDED_KILLED; /* what failed was that Slurm ends the job */
+        end_tell(w);
+        return 0;
+    }
     end_tell(w);
     if (queue_anew(w, w->sentence, blocked, sizeof blocked))
         return 0;
-    say(w, CAIRN_ENDED_STOP, w->code, "it could not be queued anew: %s", blocked);
-    return stop_chain(w);
+    return go_again(w, 0);
 }
 
 /* Whoever makes the input is asked for once more; this job comes behind. */
@@ -402,7 +419,7 @@ static int link_do(struct work *w, const struct cairn_link *l, int *code)
     struct cairn_srun_end end = {0};
     struct cairn_error err = {0};
     double since = cairn_wall_s();
-    int more = 0;
+    int more = 0, told;
 
     *code = 0;
     if (cairn_link_done(w->run, l)) {
@@ -411,17 +428,25 @@ static int link_do(struct work *w, const struct cairn_link *l, int *code)
     }
     if (!relative || input_missing(w, l, &missing, &err) != CAIRN_OK) {
         say(w, CAIRN_ENDED_RETRY, CAIRN_EBUG, "%s", err.text);
-        *code = failed(w, 0);
+        *code = failed(w);
         goto out;
     }
     if (missing) {
         *code = repair(w, missing);
         goto out;
     }
-    if (stage_run(w, l, &end, &err) != CAIRN_OK) {
-        say(w, CAIRN_ENDED_RETRY, (int)err.code, "%s: %s", relative, err.text);
-        *code = failed(w, 0);
-        goto out;
+    for (int launch = 0;; launch++) {
+        if (stage_run(w, l, &end, &err) != CAIRN_OK) {
+            say(w, CAIRN_ENDED_RETRY, (int)err.code, "%s: %s", relative, err.text);
+            *code = failed(w);
+            goto out;
+        }
+        told = stage_sentence(w, l, since, said, sizeof said);
+        /* Steps of a requeued job are counted from 0 again, and a node that lost its peers may keep PMIx's socket of that number ("Address
+         * already in use"): the next number is free. */
+        if (launch == LAUNCHES || told || ours(end.code) || end.terminated || cairn_stop_requested() || cairn_link_done(w->run, l))
+            break;
+        cairn_warn("%s: the step was not launched (srun ended with %d); another try", relative, end.code);
     }
     if (end.terminated) { /* Slurm ends this job: what srun said means nothing */
         wait_for_tasks(w);
@@ -429,15 +454,14 @@ static int link_do(struct work *w, const struct cairn_link *l, int *code)
         end_tell(w);
         goto out;
     }
-    if (cairn_link_done(w->run, l) || (end.code == 0 && w->tasks > 1)) {
+    if (cairn_link_done(w->run, l) || (end.code == 0 && w->tasks > 1 && told)) {
         more = 1;
         goto out;
     }
-    stage_sentence(w, l, since, said, sizeof said);
     if (end.code == CAIRN_EAGAIN || ((end.told || cairn_stop_requested()) && end.code == 0)) {
         say(w, CAIRN_ENDED_REQUEUE, CAIRN_EAGAIN, "%s: stopped early%s; goes on when it is started again", relative,
             end.told ? ", its time is nearly over" : "");
-        *code = go_again(w);
+        *code = go_again(w, 1);
     } else if (end.code == CAIRN_ENOINPUT) {
         *code = repair(w, said[0] ? said : "an input");
     } else if (end.code == CAIRN_EFENCED) {
@@ -445,14 +469,14 @@ static int link_do(struct work *w, const struct cairn_link *l, int *code)
         end_tell(w);
     } else if (end.code == 0) {
         say(w, CAIRN_ENDED_RETRY, CAIRN_EBUG, "%s: srun said 0, but nothing is committed", relative);
-        *code = failed(w, 0);
+        *code = failed(w);
     } else {
         say(w, CAIRN_ENDED_RETRY, end.code, "%s: cairn-%s ended with %d%s%s", relative, cairn_stage_name(l->stage), end.code, said[0] ? ": " : "", said);
         if (end.code == CAIRN_EDEVICE && w->nodes == 1) {
             gethostname(host, sizeof host - 1);
             cairn_ledger_tell(w->run, "unfit", w->job, json_pack("{s:s, s:s, s:s}", "job", w->id, "node", host, "text", said));
         }
-        *code = failed(w, end.code == CAIRN_EDEVICE && w->nodes == 1);
+        *code = failed(w);
     }
 out:
     free(missing);
@@ -508,7 +532,7 @@ static int work_do(struct work *w)
     if (!all_done(w)) {
         times_ask(w);
         if (!preflight(w))
-            return cairn_stop_requested() == SIGTERM ? 0 : failed(w, 1);
+            return cairn_stop_requested() == SIGTERM ? 0 : failed(w);
     }
     for (int i = 0; i < w->job->links; i++) {
         if (cairn_stop_requested() == SIGTERM) {

@@ -23,6 +23,39 @@ char *cairn_script_log(const struct cairn_run *run, const struct cairn_job *job)
     return cairn_format("%s/log/%06lld.%s%s.out", run->dir, (long long)job->step, job->group, job->tasks > 1 ? ".%a" : "");
 }
 
+/* Seconds of a --time value: "minutes", "m:s", "h:m:s", "d-h", "d-h:m", "d-h:m:s"; 0: none of these (UNLIMITED). */
+static double seconds_of(const char *text)
+{
+    const char *dash = strchr(text, '-');
+    double days = 0, part[3] = {0};
+    int n = 0;
+
+    if (dash) {
+        days = atof(text);
+        text = dash + 1;
+    }
+    if (*text < '0' || *text > '9')
+        return 0;
+    for (const char *p = text; p && n < 3; n++) {
+        part[n] = atof(p);
+        p = strchr(p, ':');
+        p = p ? p + 1 : NULL;
+    }
+    if (dash)
+        return days * 86400 + part[0] * 3600 + part[1] * 60 + part[2];
+    return n == 1 ? part[0] * 60 : n == 2 ? part[0] * 60 + part[1] : part[0] * 3600 + part[1] * 60 + part[2];
+}
+
+/* Slurm may send the signal up to a minute early: a short job would be told to stop before it has begun. There the job itself tells its stages,
+ * by the end time that Slurm names. */
+static int signal_fits(const struct cairn_run *run, const struct cairn_job *job, double lead)
+{
+    const json_t *time = cairn_job_value(run, job, "time");
+    double limit = time ? seconds_of(json_string_value(time)) : 0;
+
+    return lead > 0 && (limit == 0 || lead + 60 <= limit / 2);
+}
+
 /* "--option=value", in quotes where sbatch would cut it apart. */
 static enum cairn_status option_put(struct cairn_str *s, const char *option, const char *value, struct cairn_error *err)
 {
@@ -132,7 +165,7 @@ enum cairn_status cairn_script_write(const struct cairn_run *run, const struct c
     TRY(option_put(out, "chdir", run->dir, err));
     TRY(option_put(out, "output", pattern, err));
     cairn_str_puts(out, "#SBATCH --open-mode=append\n#SBATCH --requeue\n");
-    if (lead > 0) { /* the steps, not the shell; Slurm may send it up to a minute earlier */
+    if (signal_fits(run, job, lead)) { /* the steps, not the shell */
         snprintf(number, sizeof number, "USR1@%.0f", lead);
         TRY(option_put(out, "signal", number, err));
     }

@@ -35,7 +35,7 @@ busy_seconds() {
 
 preempt() {
     local id
-    id=$(sbatch --parsable -Q -p high -N4 --exclusive -o /dev/null --wrap "sleep 0.3") || return 0
+    id=$(sbatch --parsable -p high -N4 --exclusive -o /dev/null --wrap "sleep 0.3") || return 0
     for _ in $(seq 300); do
         squeue -h -j "$id" 2>/dev/null | grep -q . || return 0
         sleep 0.1
@@ -88,8 +88,13 @@ strike() { # DIR WHAT
         # Struck while it works: a run that came to its end gets further steps.
         for _ in $(seq 150); do
             [ -n "$(running_of "$dir" 2>/dev/null)" ] && break
-            if [ -z "$(squeue -h 2>/dev/null)" ] && [ "$(links_left "$dir")" = 0 ]; then
-                steps=$((steps + 2))
+            if queue=$(squeue -h) && [ -z "$queue" ]; then
+                if [ "$(links_left "$dir")" = 0 ]; then
+                    steps=$((steps + 2))
+                else
+                    submits=$((submits + 1))
+                    explain "$dir" | tail -15 | sed 's/^/# /' >&3
+                fi
                 "$cairn" submit "$root/$recipe" --run "$dir" "${layout[@]}" "${jobs[@]}" run.steps=$steps >/dev/null
             fi
             sleep 0.2
