@@ -334,19 +334,30 @@ enum cairn_status cairn_tree_remove(const char *path, struct cairn_error *err)
     return remove_at(AT_FDCWD, path, path, 0, err);
 }
 
+/* stat(2), twice where the answer is in doubt: a stale handle is fresh the second time. 1: there; 0: certainly not; -1: cannot be told. */
+static int look(const char *path, struct stat *sb)
+{
+    for (int i = 0; i < 2; i++) {
+        if (!stat(path, sb))
+            return 1;
+        if (errno == ENOENT || errno == ENOTDIR)
+            return 0;
+    }
+    return -1;
+}
+
 int cairn_path_exists(const char *path)
 {
     struct stat sb;
 
-    /* Absent is what is certainly absent: who could not look (EIO, ESTALE) must not make anew what may be there. */
-    return !stat(path, &sb) || (errno != ENOENT && errno != ENOTDIR);
+    return look(path, &sb) != 0; /* who could not look must not make anew what may be there */
 }
 
 int cairn_path_is_dir(const char *path)
 {
     struct stat sb;
 
-    return !stat(path, &sb) && S_ISDIR(sb.st_mode);
+    return look(path, &sb) == 1 && S_ISDIR(sb.st_mode);
 }
 
 int64_t cairn_file_size(const char *path)
