@@ -147,13 +147,15 @@ static enum cairn_status recipes_compare(struct args *a, const struct cairn_run 
     for (int i = 0; i < n; i++) {
         const struct cairn_digest want = cairn_run_hash(run, chain[i].step);
         struct cairn_manifest *m = NULL;
+        struct cairn_error why;
         char *dir;
 
         if (!cairn_link_done(run, &chain[i]))
             continue;
         if (!(dir = cairn_link_path(run, &chain[i])))
             TRY(CAIRN_NOMEM(err));
-        if (cairn_manifest_load(&m, dir, NULL) == CAIRN_OK) { /* one that is damaged was told before */
+        st = cairn_manifest_load(&m, dir, &why);
+        if (st == CAIRN_OK) { /* one that is damaged was told before */
             cairn_digest_hex(m->recipe, was);
             cairn_digest_hex(want, is);
             text[0] = 0;
@@ -163,7 +165,10 @@ static enum cairn_status recipes_compare(struct args *a, const struct cairn_run 
                 snprintf(text, sizeof text, "was made by recipe %s, step %lld of this run has %s", was, (long long)chain[i].step, is);
             if (text[0])
                 bad(a, dir, text);
+        } else if (st == CAIRN_EIO) {
+            bad(a, dir, why.text);
         }
+        st = CAIRN_OK;
         cairn_manifest_destroy(m);
         free(dir);
     }
