@@ -110,7 +110,7 @@ BATS     := $(wildcard tests/*.bats)
 test_room = $(if $(filter tests/runtime/%,$(1)),$(word 3,$(subst /, ,$(1))),$(if $(filter tests/kernels/% tests/conformance/%,$(1)),kernels,$(if $(filter tests/ckpt/%,$(1)),ckpt,all)))
 
 .DEFAULT_GOAL := all
-.PHONY: all check-needed demo test test-programs test-slurm devcluster bench bench-demo lint format info clean help bootstrap
+.PHONY: all check-needed demo test test-programs test-faults test-slurm devcluster bench bench-demo lint format info clean help bootstrap
 
 all: check-needed $(PROGRAMS) $(BACKENDS)
 
@@ -170,14 +170,24 @@ $(B)/tests/$(basename $(notdir $(1))): $(1:%.c=$(B)/obj/%.o) $(call lib,$(LINK_$
 endef
 $(foreach t,$(TEST_SRC),$(eval $(call test_rule,$(t),$(call test_room,$(t)))))
 
+$(B)/tests/fixture_check: $(B)/obj/tests/fixture_check.o $(call lib,$(LINK_all)) $(BACKENDS)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $< $(call lib,$(LINK_all)) -o $@ $(call sys,$(LINK_all))
+
 # Programs that tests/slurm starts under srun.
 $(B)/tests/pmi_hello: $(B)/obj/tests/slurm/pmi_hello.o $(call lib,$(LINK_world))
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $< $(call lib,$(LINK_world)) -o $@ $(call sys,$(LINK_world))
 
-$(B)/tests/fixture_check: $(B)/obj/tests/fixture_check.o $(call lib,$(LINK_all)) $(BACKENDS)
+# The fault campaign: a preloaded shim (never sanitized: it comes first) and its drivers.
+$(B)/lib/faultshim.so: tests/faults/shim.c tests/faults/plan.h tests/faults/journal.h
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) $< $(call lib,$(LINK_all)) -o $@ $(call sys,$(LINK_all))
+	$(CC) -I. $(STD) -O2 -g $(WARN) -fPIC -pthread -shared $< -o $@ -ldl
+
+FAULT_OBJ := $(patsubst %.c,$(B)/obj/%.o,$(filter-out tests/faults/shim.c,$(wildcard tests/faults/*.c)))
+$(B)/tests/faults: $(FAULT_OBJ) $(call lib,$(LINK_all)) | $(B)/lib/faultshim.so
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $(FAULT_OBJ) $(call lib,$(LINK_all)) -o $@ $(call sys,$(LINK_all))
 
 .SECONDARY:
 .SECONDEXPANSION:
@@ -201,12 +211,17 @@ bench-demo: bootstrap
 	for seed in 1 2 3; do $(B)/bin/cairn run recipes/tiny.yaml --run "$(RUN)-seed$$seed" run.seed=$$seed || exit; done
 	$(B)/bin/cairn inspect "$(RUN)-seed1" "$(RUN)-seed2" "$(RUN)-seed3"
 
-test-programs: all $(B)/tests/pmi_hello $(TESTS) $(B)/tests/fixture_check
+test-programs: all $(B)/tests/pmi_hello $(TESTS) $(B)/tests/fixture_check $(B)/tests/faults $(B)/lib/faultshim.so
 
 test: bootstrap
 	@$(SUB) --silent test-programs
 	@rm -rf $(B)/tap
-	CAIRN_BUILD=$(B) CAIRN_TAP=$(B)/tap prove -j$(JOBS) -e tests/tap $(BATS) $(TESTS)
+	CAIRN_BUILD=$(B) CAIRN_TAP=$(B)/tap prove -j$(JOBS) -e tests/tap $(wildcard tests/*/*.t) $(BATS) $(TESTS)
+
+test-faults: bootstrap
+	@$(SUB) --silent test-programs
+	CAIRN_BUILD=$(B) $(B)/tests/faults all --jobs $(JOBS)
+	tests/model/commit.t --full
 
 # A Slurm cluster of four nodes on this machine (needs root): what concerns jobs, preemption and lost nodes. Minutes.
 test-slurm:
@@ -236,6 +251,7 @@ help:
 	@echo "make             build everything into $(B)/ ($(B)/bin/cairn and the four stages)"
 	@echo "make demo        install what is missing, build, run recipes/tiny.yaml to the end, show what came out (RUN=DIR: where)"
 	@echo "make test        install what is missing, build, run every test that this machine can run"
+	@echo "make test-faults every file operation fails, kills at random moments, races, flipped bits; the commit protocol's model"
 	@echo "make test-slurm  runs as Slurm jobs under fire, on a cluster of four nodes made for it (needs root)"
 	@echo "make devcluster  a shell on a Slurm cluster of four nodes on this machine (needs root)"
 	@echo "make bench       measure this machine and this build"

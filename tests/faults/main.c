@@ -35,15 +35,16 @@ int tap_plan(void)
 static const struct part {
     const char *name;
     long (*run)(const struct lab *lab, const struct faults_opts *o);
+    long quick; /* every so many-th in the quick part; 0: not at all */
     const char *what;
 } parts[] = {
-    {"points", faults_points, "every file operation of every stage fails, or is the last one"},
-    {"kills", faults_kills, "SIGKILL at random moments of whole runs"},
-    {"stops", faults_stops, "SIGTERM and SIGUSR1 at random moments of whole runs"},
-    {"races", faults_races, "two and three attempts at once on one artefact"},
-    {"space", faults_space, "file systems that are full, in bytes and in files"},
-    {"flips", faults_flips, "flipped bits, cut, swapped and missing files"},
-    {"growth", faults_growth, "memory, descriptors and files over 500 steps with a kill in every tenth"},
+    {"points", faults_points, 200, "every file operation of every stage fails, or is the last one"},
+    {"kills", faults_kills, 20, "SIGKILL at random moments of whole runs"},
+    {"stops", faults_stops, 20, "SIGTERM and SIGUSR1 at random moments of whole runs"},
+    {"races", faults_races, 250, "two and three attempts at once on one artefact"},
+    {"space", faults_space, 30, "file systems that are full, in bytes and in files"},
+    {"flips", faults_flips, 20, "flipped bits, cut, swapped and missing files"},
+    {"growth", faults_growth, 0, "memory, descriptors and files over 500 steps with a kill in every tenth"},
 };
 #define PARTS ((int)(sizeof parts / sizeof *parts))
 
@@ -52,7 +53,7 @@ static int usage(void)
     fprintf(stderr, "usage: faults PART ... [--every K] [--jobs J] [--seed S] [--build DIR] [--subject NAME [--point N]]\n");
     for (int i = 0; i < PARTS; i++)
         fprintf(stderr, "  %-9s %s\n", parts[i].name, parts[i].what);
-    fprintf(stderr, "  all       all of these\nExamples:\n  build/tests/faults points --every 25\n  build/tests/faults all --jobs 4\n");
+    fprintf(stderr, "  all       all of these\n  quick     some of most of them, for `make test`\nExamples:\n  build/tests/faults points --every 25\n  build/tests/faults all --jobs 4\n");
     return 64;
 }
 
@@ -60,7 +61,7 @@ int main(int argc, char **argv)
 {
     struct faults_opts o = {.jobs = 2, .every = 1, .seed = 1};
     const char *build = getenv("CAIRN_BUILD");
-    int wanted[PARTS] = {0}, any = 0;
+    int wanted[PARTS] = {0}, any = 0, quick = 0;
     struct lab lab;
 
     for (int i = 1; i < argc; i++) {
@@ -68,8 +69,9 @@ int main(int argc, char **argv)
         int known = 0, takes = i + 1 < argc;
 
         for (int k = 0; k < PARTS; k++)
-            if (!strcmp(argv[i], "all") || !strcmp(argv[i], parts[k].name))
+            if (!strcmp(argv[i], "all") || !strcmp(argv[i], parts[k].name) || (!strcmp(argv[i], "quick") && parts[k].quick))
                 wanted[k] = known = any = 1;
+        quick |= !strcmp(argv[i], "quick");
         if (known)
             continue;
         if (takes && !strcmp(argv[i], "--build"))
@@ -92,8 +94,13 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0);
     lab_open(&lab, build ? build : "build", 1);
     for (int k = 0; k < PARTS; k++)
-        if (wanted[k])
-            parts[k].run(&lab, &o);
+        if (wanted[k]) {
+            struct faults_opts mine = o;
+
+            if (quick)
+                mine.every *= parts[k].quick;
+            parts[k].run(&lab, &mine);
+        }
     lab_close(&lab);
     return tap_plan() ? 1 : 0;
 }
