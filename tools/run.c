@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "ckpt/manifest.h"
 #include "stages/common/lock.h"
 #include "tools/cli.h"
 #include "tools/launch.h"
@@ -73,6 +74,19 @@ static enum cairn_status origin_check(const struct cairn_run *run, struct cairn_
 
 /* ---- the chain ------------------------------------------------------------------------------------------------------ */
 
+/* A manifest that is there but damaged is not "done": whoever reads it would stop later and elsewhere. */
+static enum cairn_status manifest_check(const struct cairn_run *run, const struct cairn_link *l, struct cairn_error *err)
+{
+    struct cairn_manifest_head head;
+    char *path = cairn_link_path(run, l);
+    enum cairn_status st = path ? cairn_manifest_head(&head, path, err) : CAIRN_NOMEM(err);
+
+    free(path);
+    if (st == CAIRN_EDATA)
+        cairn_fail(err, st, "%.380s; cairn verify --repair %s takes it out", err->text, run->dir);
+    return st;
+}
+
 static enum cairn_status chain_run(const struct cairn_run *run, const struct args *a, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -82,6 +96,7 @@ static enum cairn_status chain_run(const struct cairn_run *run, const struct arg
     TRY(cairn_run_chain(run, &chain, &n, err));
     for (int i = 0; i < n; i++)
         if (cairn_link_done(run, &chain[i])) {
+            TRY(manifest_check(run, &chain[i], err));
             done++;
             last = i;
         }

@@ -16,6 +16,7 @@
 #include "base/str.h"
 #include "slurm/trail.h"
 #include "stages/common/amend.h"
+#include "ckpt/manifest.h"
 #include "stages/common/lock.h"
 #include "stages/common/run.h"
 #include "tools/cli.h"
@@ -78,6 +79,15 @@ static json_t *last_event(const struct cairn_run *run, const struct cairn_link *
 
             if (v && json_integer_value(json_object_get(v, "step")) == l->step && json_is_string(json_object_get(v, "ev")) &&
                 !strcmp(eval ? eval : "", l->eval ? l->eval : "")) {
+                /* how far it was stands in progress events only; what came last stays the event */
+                if (found && !json_object_get(v, "total") && json_object_get(found, "total")) {
+                    json_object_set(v, "done", json_object_get(found, "done"));
+                    json_object_set(v, "total", json_object_get(found, "total"));
+                }
+                if (!strcmp(json_string_value(json_object_get(v, "ev")), "start")) {
+                    json_object_del(v, "done");
+                    json_object_del(v, "total");
+                }
                 json_decref(found);
                 found = v;
             } else {
@@ -89,6 +99,20 @@ static json_t *last_event(const struct cairn_run *run, const struct cairn_link *
     free(path);
     free(text);
     return found;
+}
+
+/* 1: the manifest is there and cannot be read; why goes into reason. */
+static int manifest_damaged(const struct cairn_run *run, const struct cairn_link *l, char *reason, size_t n)
+{
+    struct cairn_manifest_head head;
+    struct cairn_error err = {0};
+    char *path = cairn_link_path(run, l);
+    int damaged = path && cairn_manifest_head(&head, path, &err) == CAIRN_EDATA;
+
+    if (damaged)
+        snprintf(reason, n, "%.490s", err.text);
+    free(path);
+    return damaged;
 }
 
 /* One row: {step, stage, state, job, progress, reason, next}. `first`: the first link that is not done. */
@@ -107,7 +131,10 @@ static json_t *row_make(const struct cairn_run *run, struct cairn_trail *trail, 
         snprintf(stage, sizeof stage, "eval/%s/%s", l->eval, cairn_stage_name(l->stage));
     else
         snprintf(stage, sizeof stage, "%s", cairn_stage_name(l->stage));
-    if (done) {
+    if (done && manifest_damaged(run, l, reason, sizeof reason)) {
+        state = "failed";
+        snprintf(next, sizeof next, "cairn verify --repair %s", run->dir);
+    } else if (done) {
         state = "done";
         progress = 1;
     } else if (l == first || (job.state && strcmp(job.state, "queued"))) {

@@ -338,6 +338,40 @@ out:
     return st;
 }
 
+/* What the published config.json files of glm_moe_dsa hold, read here or not. */
+static const char *const known[] = {
+    "architectures", "attention_bias", "attention_dropout", "bos_token_id", "dtype", "eos_token_id", "ep_size", "first_k_dense_replace",
+    "head_dim", "hidden_act", "hidden_size", "index_head_dim", "index_n_heads", "index_share_for_mtp_iteration", "index_skip_topk_offset",
+    "index_topk", "index_topk_freq", "index_topk_pattern", "indexer_rope_interleave", "indexer_types", "initializer_range",
+    "intermediate_size", "kv_lora_rank", "latent_norm_eps", "layer_types", "max_position_embeddings", "mlp_bias", "mlp_layer_types",
+    "model_type", "moe_intermediate_size", "moe_layer_freq", "moe_router_dtype", "n_group", "n_routed_experts", "n_shared_experts",
+    "norm_topk_prob", "num_attention_heads", "num_experts_per_tok", "num_hidden_layers", "num_key_value_heads", "num_nextn_predict_layers",
+    "pad_token_id", "pretraining_tp", "q_lora_rank", "qk_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "rms_norm_eps",
+    "rope_interleave", "rope_parameters", "rope_scaling", "rope_theta", "routed_scaling_factor", "scoring_func", "tie_word_embeddings",
+    "topk_group", "topk_method", "torch_dtype", "transformers_version", "use_cache", "v_head_dim", "vocab_size",
+};
+
+const char *cairn_config_unknown(const json_t *obj, const char **near)
+{
+    const size_t n = sizeof known / sizeof *known;
+    const char *key;
+    json_t *v;
+
+    json_object_foreach((json_t *)obj, key, v)
+    {
+        size_t i = 0;
+
+        while (i < n && strcmp(key, known[i]))
+            i++;
+        if (i == n) {
+            *near = cairn_nearest(key, known, n);
+            return key;
+        }
+    }
+    *near = NULL;
+    return NULL;
+}
+
 enum cairn_status cairn_config_load(struct cairn_model_config *c, const char *dir, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;

@@ -44,6 +44,9 @@ struct cairn_model_config {
 /* `where` names the file in errors. Errors: CAIRN_EDATA with key and value. Reads the rules of the published configurations:
  * rope dim never from head_dim, theta from rope_parameters / rope_theta / rope_scaling, indexer_types or pattern or freq/offset. */
 enum cairn_status cairn_config_parse(struct cairn_model_config *c, const json_t *obj, const char *where, struct cairn_error *err);
+/* The first key of obj that no configuration of a supported architecture has, or NULL; *near: the nearest that one has, or NULL. For
+ * what people write by hand (model.init): there a misspelt key must not be passed over. */
+const char *cairn_config_unknown(const json_t *obj, const char **near);
 /* DIR/config.json */
 enum cairn_status cairn_config_load(struct cairn_model_config *c, const char *dir, struct cairn_error *err);
 void cairn_config_free(struct cairn_model_config *c);

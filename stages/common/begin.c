@@ -223,6 +223,28 @@ out:
     return st;
 }
 
+/* A length cap must leave positions for a prompt. */
+static enum cairn_status lengths_check(const struct cairn_recipe *recipe, const struct cairn_model_config *c, struct cairn_error *err)
+{
+    int64_t cap = cairn_recipe_i64(recipe, "rollout.max_new_tokens");
+
+    if (cap >= c->max_positions)
+        return cairn_recipe_fail(recipe, "rollout.max_new_tokens", err, "%lld leaves no place for a prompt: the model has %lld positions",
+                                 (long long)cap, (long long)c->max_positions);
+    return CAIRN_OK;
+}
+
+static enum cairn_status init_keys_check(const struct cairn_recipe *recipe, struct cairn_error *err)
+{
+    const char *near, *key = cairn_config_unknown(cairn_recipe_get(recipe, "model.init"), &near);
+    char path[200];
+
+    if (!key)
+        return CAIRN_OK;
+    snprintf(path, sizeof path, "model.init.%.150s", key);
+    return cairn_recipe_fail(recipe, path, err, "no config.json has this key%s%s", near ? "; nearest: " : "", near ? near : "");
+}
+
 enum cairn_status cairn_begin_check(const struct cairn_recipe *recipe, struct cairn_error *err)
 {
     struct cairn_model_config c = {0};
@@ -231,7 +253,10 @@ enum cairn_status cairn_begin_check(const struct cairn_recipe *recipe, struct ca
     char *path = NULL;
 
     TRY(cairn_begin_tokenizer(recipe, &path, err));
+    if (cairn_recipe_has(recipe, "model.init"))
+        TRY(init_keys_check(recipe, err));
     TRY(config_find(&c, recipe, err));
+    TRY(lengths_check(recipe, &c, err));
     TRY(adapter_check(recipe, &c, err));
     TRY(cairn_tokenizer_load(&t, path, err));
     if (cairn_tokenizer_vocab_size(t) > c.vocab)

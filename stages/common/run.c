@@ -9,6 +9,7 @@
  */
 #include "stages/common/run.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -408,6 +409,29 @@ static void sweep(const struct cairn_run *r)
     }
 }
 
+/* A new run wants a directory of its own: empty, or what an init that was killed left behind. */
+static enum cairn_status place_check(const struct cairn_run *r, struct cairn_error *err)
+{
+    static const char *const ours[] = {".", "..", ".lock", "recipe.yaml", "files", "base", "policy", "log"};
+    const size_t n = sizeof ours / sizeof *ours;
+    enum cairn_status st = CAIRN_OK;
+    DIR *dir = opendir(r->dir);
+    struct dirent *e;
+
+    if (!dir)
+        return cairn_fail_errno(err, errno, "open %s", r->dir);
+    while (st == CAIRN_OK && (e = readdir(dir))) {
+        size_t i = 0;
+
+        while (i < n && strcmp(e->d_name, ours[i]))
+            i++;
+        if (i == n && !strstr(e->d_name, ".tmp"))
+            st = cairn_fail(err, CAIRN_EUSAGE, "%s is not empty (%s) and holds no run; name a new directory", r->dir, e->d_name);
+    }
+    closedir(dir);
+    return st;
+}
+
 enum cairn_status cairn_run_init(struct cairn_run **out, const char *dir, struct cairn_recipe *recipe, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -423,6 +447,7 @@ enum cairn_status cairn_run_init(struct cairn_run **out, const char *dir, struct
     } else {
         if (has_file(r, "MANIFEST.json"))
             TRY(cairn_fail(err, CAIRN_EUSAGE, "%s is a checkpoint, no place for a run; name a new directory", dir));
+        TRY(place_check(r, err));
         TRY(cairn_begin_check(recipe, err));
         r->recipe = recipe;
         st = recipe_write(r, err);

@@ -589,6 +589,7 @@ static enum cairn_status update_run(struct job *j, const int64_t *order, int64_t
     enum cairn_status st = CAIRN_OK;
     int check = !j->stats->updates && old_is_sampled(j) && !j->sft;
     int64_t n = 0, tokens = weights_set(j, order, begin, end);
+    double norm;
 
     for (int64_t g = begin; batch && g < end; g++)
         for (int64_t q = j->first[order[g]]; q < j->first[order[g] + 1]; q++)
@@ -601,7 +602,7 @@ static enum cairn_status update_run(struct job *j, const int64_t *order, int64_t
     }
     TRY(part_end(j, batch ? micros_run(j, batch, n, check, err) : CAIRN_NOMEM(err), err));
     j->stats->loss_tokens += tokens;
-    st = cairn_trainer_update(j->t, &j->adamw, &j->stats->grad_norm, &j->stats->lr, err);
+    st = cairn_trainer_update(j->t, &j->adamw, &norm, &j->stats->lr, err);
     if (st == CAIRN_ENUMERIC && cairn_recipe_bool(j->t->recipe, "train.skip_nonfinite")) {
         cairn_warn("step %lld, update %lld left out: %s", (long long)j->o->step, (long long)u, err->text);
         j->stats->skipped++;
@@ -610,8 +611,9 @@ static enum cairn_status update_run(struct job *j, const int64_t *order, int64_t
     }
     TRY(st);
     j->stats->updates++;
-    if (j->stats->grad_norm > j->stats->grad_norm_max)
-        j->stats->grad_norm_max = j->stats->grad_norm;
+    j->stats->grad_norm += norm;
+    if (norm > j->stats->grad_norm_max)
+        j->stats->grad_norm_max = norm;
 out:
     free(batch);
     return st;

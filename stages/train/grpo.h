@@ -18,8 +18,9 @@
 struct cairn_grpo_stats {
     double loss[CAIRN_LS_COUNT]; /* sums over all updates (kernels.h) */
     double sft_loss;             /* train.loss: sft: sum of the updates' losses */
-    double grad_norm, lr;        /* of the last update; the largest norm of all */
-    double grad_norm_max;
+    double grad_norm;            /* sum of the updates' norms before clipping */
+    double lr;                   /* of the last update */
+    double grad_norm_max;        /* the largest norm of all */
     int64_t updates, skipped; /* done; left out because of a gradient that is not finite */
     int64_t loss_tokens, rollouts, groups;
     int64_t compared, equal; /* tokens compared with the sampler's, of them with equal bits */

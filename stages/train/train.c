@@ -106,7 +106,7 @@ static void stats_tell(struct cairn_stage_ctx *ctx, const struct cairn_grpo_stat
         cairn_stage_info(ctx, "clip_fraction/low", s->loss[CAIRN_LS_CLIP_LOW] / n);
         cairn_stage_info(ctx, "clip_fraction/high", s->loss[CAIRN_LS_CLIP_HIGH] / n);
     }
-    cairn_stage_info(ctx, "grad_norm", s->grad_norm);
+    cairn_stage_info(ctx, "grad_norm", s->grad_norm / updates);
     cairn_stage_info(ctx, "grad_norm_max", s->grad_norm_max);
     cairn_stage_info(ctx, "lr", s->lr);
     cairn_stage_info(ctx, "updates/skipped", (double)s->skipped);
