@@ -9,7 +9,7 @@
 #include "tools/cli.h"
 #include "tools/verbs.h"
 
-#define PATIENCE_S 20.0
+#define PATIENCE_S 10.0
 
 struct args {
     const char *dir;

@@ -16,7 +16,7 @@
 #include "tools/recipe_args.h"
 #include "tools/verbs.h"
 
-#define PATIENCE_S 20.0
+#define PATIENCE_S 10.0
 
 struct args {
     struct cairn_recipe_args recipe;

@@ -1,0 +1,147 @@
+# cairn submit, stop and status against commands that only look like Slurm's: scripts, limits, silence. No cluster is needed.
+load lib
+
+setup() {
+    fake=$BATS_TEST_TMPDIR/bin
+    dir=$BATS_TEST_TMPDIR/run
+    mkdir -p "$fake"
+    export FAKE=$BATS_TEST_TMPDIR
+    # A queue that is what was submitted: one line a job, as squeue's format asks for it.
+    cat >"$fake/sbatch" <<'SH'
+#!/bin/bash
+script=$(cat)
+case "$*" in *--test-only*) exit 0 ;; esac
+if [ -f "$FAKE/full" ] && [ "$(wc -l <"$FAKE/queue")" -ge "$(cat "$FAKE/full")" ]; then
+    echo "sbatch: error: AssocMaxSubmitJobLimit" >&2
+    echo "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)" >&2
+    exit 1
+fi
+if [ -f "$FAKE/forgets" ] && [[ "$*" == *afterany* ]]; then
+    echo "sbatch: error: Batch job submission failed: Job dependency problem" >&2
+    exit 1
+fi
+id=$(($(wc -l <"$FAKE/queue") + 100))
+name=$(sed -n 's/^#SBATCH --job-name=//p' <<<"$script")
+echo "$id|$id|N/A|PENDING|||Dependency||$name" >>"$FAKE/queue"
+printf '%s\n' "$*" >>"$FAKE/asked"
+echo $id
+SH
+    cat >"$fake/squeue" <<'SH'
+#!/bin/bash
+if [ -f "$FAKE/silent" ]; then
+    echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2
+    exit 1
+fi
+cat "$FAKE/queue"
+SH
+    cat >"$fake/scontrol" <<'SH'
+#!/bin/bash
+echo "slurm_load_jobs error: Invalid job id specified" >&2
+exit 1
+SH
+    cat >"$fake/sacct" <<'SH'
+#!/bin/bash
+echo "NODE_FAIL|0:0|n7|gpu"
+echo "OUT_OF_MEMORY|0:125|n8|gpu"
+SH
+    cat >"$fake/scancel" <<'SH'
+#!/bin/bash
+sed -i "/^$1|/d" "$FAKE/queue"
+SH
+    chmod +x "$fake"/*
+    : >"$FAKE/queue"
+}
+with_fake() { PATH=$fake:$PATH "$@"; }
+
+@test "--dry-run needs no Slurm: plan and scripts, made of what the recipe asks for" {
+    is 0 env PATH=/usr/bin:/bin "$cairn" submit "$micro" --run "$dir" --dry-run 'slurm.partition=my part' slurm.train.nodes=2 slurm.train.tasks_per_node=4 \
+        rollout.tasks=3 slurm.time=02:00:00 'slurm.gres=gpu:8' 'slurm.extra=["--exclusive"]' 'slurm.setup=["module load openmpi"]' 'slurm.exclude="n1,n2"' \
+        'slurm.rollout.extra=["--nice=5"]' slurm.account=team slurm.train.memory=64G
+    says '--partition="my part"' '--nodes=2' '--ntasks-per-node=4' '--array=0-2' '--time=02:00:00' '--gres=gpu:8' '#SBATCH --exclusive' 'module load openmpi' \
+        '--exclude=n1,n2' '--nice=5' '--account=team' '--mem=64G' '--open-mode=append' '--requeue' '--signal=USR1@120' "exec '$cairn' job '$(realpath "$dir")' --step 1"
+    ! grep -q . "$FAKE/queue"
+    is 0 "$cairn" submit "$dir" --dry-run slurm.time=00:03:00
+    ! grep -q -- --signal <<<"$output"
+    is 0 "$cairn" submit "$dir" --dry-run --json
+    says '"jobs":' '"scripts":'
+    bash -n <("$cairn" submit "$dir" --dry-run | sed -n '/^#!/,$p')
+}
+
+@test "a folder with blanks, quotes and percent signs" {
+    odd="$BATS_TEST_TMPDIR/it's 100% odd"
+    is 0 "$cairn" submit "$micro" --run "$odd" --dry-run
+    says "100%% odd/log" "job-name=it-s-100--odd-"
+    bash -n <("$cairn" submit "$odd" --dry-run | sed -n '/^#!/,$p')
+    is 78 "$cairn" submit "$odd" --dry-run 'slurm.partition="a\"b"'
+}
+
+@test "nodes that cannot hold the layout are refused" {
+    is 78 "$cairn" submit "$micro" --run "$dir" --dry-run train.parallel.dp=2 slurm.train.nodes=1 slurm.train.tasks_per_node=1
+    says "2 ranks" "1 nodes"
+}
+
+@test "submitted twice: queued once" {
+    is 0 with_fake "$cairn" submit "$micro" --run "$dir"
+    n=$(wc -l <"$FAKE/queue")
+    [ "$n" -gt 5 ]
+    grep -q 'afterany:100,singleton' "$FAKE/asked"
+    is 0 with_fake "$cairn" submit "$dir"
+    says kept
+    [ "$(wc -l <"$FAKE/queue")" = "$n" ]
+    is 0 with_fake "$cairn" stop "$dir"
+    says "$n jobs cancelled"
+    [ ! -s "$FAKE/queue" ]
+}
+
+@test "a full queue: what fits is queued; nothing fits: 75 with the limit named" {
+    echo 3 >"$FAKE/full"
+    is 0 with_fake "$cairn" submit "$micro" --run "$dir"
+    says queued full "no more jobs"
+    [ "$(wc -l <"$FAKE/queue")" = 3 ]
+    echo 0 >"$FAKE/full"
+    : >"$FAKE/queue"
+    is 75 with_fake "$cairn" submit "$dir"
+    says "limit on submitted jobs" "submit again later"
+}
+
+@test "a parent that Slurm has forgotten is no obstacle" {
+    : >"$FAKE/forgets"
+    is 0 with_fake "$cairn" submit "$micro" --run "$dir"
+    [ "$(grep -c -- '--dependency=singleton' "$FAKE/asked")" = "$(wc -l <"$FAKE/queue")" ]
+}
+
+@test "no Slurm: 72; one that does not answer: 75; status goes on without it" {
+    is 72 env PATH=/usr/bin-without "$cairn" submit "$micro" --run "$dir"
+    says "no Slurm on this machine"
+    is 0 with_fake "$cairn" submit "$dir"
+    : >"$FAKE/silent"
+    is 75 with_fake "$cairn" stop "$dir"
+    says "Slurm does not answer"
+    is 0 with_fake "$cairn" status "$dir"
+    says "Slurm does not answer"
+}
+
+@test "what became of a job that scontrol has forgotten is asked of the accounting" {
+    is 0 with_fake "$cairn" submit "$micro" --run "$dir"
+    : >"$FAKE/queue"
+    is 0 with_fake "$cairn" status "$dir"
+    says "OUT_OF_MEMORY on n8" "slurm.memory" "cairn submit $dir"
+}
+
+@test "while cairn run is at work nothing is queued" {
+    "$cairn" run "$micro" --run "$dir" --quiet warm_start.updates=4000 2>/dev/null &
+    pid=$!
+    for _ in $(seq 100); do [ -f "$dir/run.json" ] && [ -d "$dir/step" ] && break; sleep 0.05; done
+    is 75 with_fake "$cairn" submit "$dir"
+    says "cairn run is at work"
+    kill "$pid"
+    wait "$pid" || true
+}
+
+@test "jobs that change their minds: slurm.jobs and run.steps after queueing" {
+    is 0 with_fake "$cairn" submit "$micro" --run "$dir"
+    is 0 env SLURM_JOB_ID=100 "$cairn" job "$dir" --step 1 --group no-such-group
+    says "has no job no-such-group any more"
+    is 64 "$cairn" job "$dir" --step 1 --group rollout
+    says "SLURM_JOB_ID"
+}
