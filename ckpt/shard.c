@@ -1,4 +1,4 @@
-/* shard.c - the writer of shard.h: metadata from metadata.c, everything else is our own pwrite, digest and fsync.
+/* shard.c - the writer of shard.h: metadata from image.c, everything else is our own pwrite, digest and fsync.
  *
  * The digest of the whole file is made on the way: bytes that come in the order of the file are hashed from the caller's
  * memory, gaps (metadata, padding) from the image; only what came out of order is read back at the end.
@@ -101,28 +101,6 @@ static enum cairn_status entry_of(const struct cairn_shard *w, struct cairn_shar
 
 /* --- creation --- */
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-static enum cairn_status names_differ(const struct cairn_shard *w, struct cairn_error *err)
-{
-    const char **p = malloc(((size_t)w->n + 1) * sizeof *p);
-    enum cairn_status st = CAIRN_OK;
-
-    if (!p)
-        return CAIRN_NOMEM(err);
-    for (int i = 0; i < w->n; i++)
-        p[i] = w->slices[i].name;
-    qsort(p, (size_t)w->n, sizeof *p, by_name);
-    for (int i = 1; i < w->n && st == CAIRN_OK; i++)
-        if (!strcmp(p[i - 1], p[i]))
-            st = cairn_fail(err, CAIRN_EDATA, "%s: tensor %s is declared twice", w->path, p[i]);
-    free(p);
-    return st;
-}
-
 /* Copies the declarations and makes their geometry. */
 static enum cairn_status declare(struct cairn_shard *w, const struct cairn_slice *t, int n, struct cairn_error *err)
 {
@@ -157,7 +135,6 @@ static enum cairn_status declare(struct cairn_shard *w, const struct cairn_slice
         if (!cairn_add_i64(w->tiles, w->state[i].tiling.tiles, &w->tiles) || w->tiles > INT64_MAX / 32)
             TRY(cairn_fail(err, CAIRN_EDATA, "%s: too many tiles", w->path));
     }
-    TRY(names_differ(w, err));
 out:
     return st;
 }
@@ -191,30 +168,6 @@ static enum cairn_status order_tensors(struct cairn_shard *w, struct cairn_error
     return CAIRN_OK;
 }
 
-/* Runs of neighbouring pages, each with one pwrite; the last page is cut at the end of the file. */
-static enum cairn_status write_image(struct cairn_shard *w, struct cairn_error *err)
-{
-    const struct cairn_image *m = &w->image;
-    enum cairn_status st = CAIRN_OK;
-    unsigned char *run = malloc(256 * CAIRN_PAGE);
-
-    if (!run)
-        return CAIRN_NOMEM(err);
-    for (int64_t i = 0; i < m->npages;) {
-        int64_t k = 0, at = m->page[i] * CAIRN_PAGE, n;
-
-        for (; k < 256 && i + k < m->npages && m->page[i + k] == m->page[i] + k; k++)
-            memcpy(run + k * CAIRN_PAGE, m->data[i + k], CAIRN_PAGE);
-        n = k * CAIRN_PAGE < m->size - at ? k * CAIRN_PAGE : m->size - at;
-        if (n > 0)
-            TRY(cairn_fd_pwrite_all(w->fd, run, (size_t)n, at, w->path, err));
-        i += k;
-    }
-out:
-    free(run);
-    return st;
-}
-
 enum cairn_status cairn_shard_create(struct cairn_shard **out, const char *dir, const char *name, const struct cairn_slice *tensors,
                                      int n, const struct cairn_shard_opts *opts, struct cairn_error *err)
 {
@@ -240,7 +193,7 @@ enum cairn_status cairn_shard_create(struct cairn_shard **out, const char *dir, 
         TRY(CAIRN_NOMEM(err));
     if (!w->no_tiles && w->tiles && !(w->table = malloc((size_t)w->tiles * sizeof *w->table)))
         TRY(CAIRN_NOMEM(err));
-    TRY(cairn_image_make(&w->image, w->slices, n, w->no_tiles ? 0 : w->tiles, &w->table_at, err));
+    TRY(cairn_image_make(&w->image, w->slices, n, w->no_tiles ? 0 : w->tiles, &w->table_at, w->path, err));
     for (int i = 0; i < n && w->no_tiles; i++)
         w->slices[i].first = -1;
     TRY(order_tensors(w, err));
@@ -249,7 +202,7 @@ enum cairn_status cairn_shard_create(struct cairn_shard **out, const char *dir, 
         TRY(cairn_fail_errno(err, errno, "create %s", w->path));
     w->made = 1;
     TRY(cairn_pump_create(&w->pump, w->fd, w->path, err));
-    TRY(write_image(w, err));
+    TRY(cairn_fd_pwrite_all(w->fd, w->image.head, (size_t)w->image.head_n, 0, w->path, err));
     *out = w;
     w = NULL;
 out:
@@ -262,14 +215,15 @@ out:
 /* Hashes the gap of metadata and padding up to `at`. */
 static void hash_gap(struct cairn_shard *w, int64_t at)
 {
-    unsigned char block[CAIRN_PAGE];
+    static const unsigned char zero[CAIRN_PAGE];
 
     while (w->hashed < at) {
-        size_t n = at - w->hashed < CAIRN_PAGE ? (size_t)(at - w->hashed) : CAIRN_PAGE;
+        int64_t head = w->image.head_n - w->hashed, n = at - w->hashed;
+        const unsigned char *p = head > 0 ? w->image.head + w->hashed : zero;
 
-        cairn_image_read(&w->image, w->hashed, block, n);
-        cairn_hasher_add(w->hasher, block, n);
-        w->hashed += (int64_t)n;
+        n = head > 0 ? (n < head ? n : head) : n < CAIRN_PAGE ? n : CAIRN_PAGE;
+        cairn_hasher_add(w->hasher, p, (size_t)n);
+        w->hashed += n;
     }
 }
 

@@ -1,8 +1,9 @@
 /* shard.h - write one shard: a file NAME.h5 with some tensors (or flat arrays), readable by h5dump and h5py.
  *
  * Format of the file
- *   - HDF5, latest format, no time stamps: equal content gives equal bytes. One contiguous dataset per tensor in the
- *     root group, allocated early, never filled, no filters; alignment 4 KiB for what is 64 KiB or larger.
+ *   - HDF5 (superblock 2, readable since 1.8), no time stamps: equal content gives equal bytes. All metadata in one block at
+ *     the front (image.c). One contiguous dataset per tensor in the root group, allocated early, never filled, no
+ *     filters; alignment 4 KiB for what is 64 KiB or larger, 8 bytes below.
  *   - Types are little-endian: f32, f64, i32, i64, u8 as usual; bf16, f16, f8e4m3 are floating-point types of their own
  *     (size, sign, exponent and mantissa fields set), so that tools print numbers (HDF5 knows no format without infinity: it
  *     shows e4m3 above 240 as nan; the bytes are right).
@@ -12,8 +13,9 @@
  *     after tensor in the order of declaration; slice.first says where a tensor's begin.
  *   - Attribute of the root group: `cairn_shard` int64 = 1, the version of this format.
  *
- * How it is written: the HDF5 library makes the metadata in memory through a driver of ours that never touches a file
- * (metadata.h), so a full disk cannot reach it. Then this file pwrites metadata, bulk and table, and fsyncs.
+ * How it is written: image.c makes the metadata in memory, without the library, so neither its speed nor its end on a full
+ * disk is ours. Then shard.c pwrites metadata, bulk and table, and fsyncs. The library holds finished files against us
+ * (metadata.h).
  *
  * Memory: metadata, 16 bytes a tile, one staging block. Bulk is borrowed for the duration of a call. The digests are
  * made from the caller's memory, not from what the file system gives back.
