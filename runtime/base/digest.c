@@ -15,6 +15,39 @@
 #define BLOCK ((size_t)1 << 20)
 #define TILE_STEP 0x9E3779B97F4A7C15ull
 
+#if defined(__x86_64__) && defined(__ELF__)
+/* The library's own choice of SSE2, AVX2 or AVX-512 at run time (xxh_x86dispatch.h), which some builds of it leave out: the
+ * plain entry points are SSE2 only. Same digests. */
+#pragma weak XXH3_128bits_dispatch
+#pragma weak XXH3_128bits_withSeed_dispatch
+#pragma weak XXH3_128bits_update_dispatch
+XXH128_hash_t XXH3_128bits_dispatch(const void *p, size_t n);
+XXH128_hash_t XXH3_128bits_withSeed_dispatch(const void *p, size_t n, XXH64_hash_t seed);
+XXH_errorcode XXH3_128bits_update_dispatch(XXH3_state_t *state, const void *p, size_t n);
+
+static XXH128_hash_t xxh_bytes(const void *p, size_t n)
+{
+    return XXH3_128bits_dispatch ? XXH3_128bits_dispatch(p, n) : XXH3_128bits(p, n);
+}
+
+static XXH128_hash_t xxh_seeded(const void *p, size_t n, uint64_t seed)
+{
+    return XXH3_128bits_withSeed_dispatch ? XXH3_128bits_withSeed_dispatch(p, n, seed) : XXH3_128bits_withSeed(p, n, seed);
+}
+
+static void xxh_add(XXH3_state_t *state, const void *p, size_t n)
+{
+    if (XXH3_128bits_update_dispatch)
+        XXH3_128bits_update_dispatch(state, p, n);
+    else
+        XXH3_128bits_update(state, p, n);
+}
+#else
+#define xxh_bytes XXH3_128bits
+#define xxh_seeded XXH3_128bits_withSeed
+#define xxh_add XXH3_128bits_update
+#endif
+
 static struct cairn_digest from_xxh(XXH128_hash_t h)
 {
     return (struct cairn_digest){.lo = h.low64, .hi = h.high64};
@@ -22,7 +55,7 @@ static struct cairn_digest from_xxh(XXH128_hash_t h)
 
 struct cairn_digest cairn_digest_bytes(const void *p, size_t n)
 {
-    return from_xxh(XXH3_128bits(p, n));
+    return from_xxh(xxh_bytes(p, n));
 }
 
 void cairn_digest_hex(struct cairn_digest d, char out[33])
@@ -84,7 +117,7 @@ void cairn_hasher_destroy(struct cairn_hasher *h)
 void cairn_hasher_add(struct cairn_hasher *h, const void *p, size_t n)
 {
     if (n)
-        XXH3_128bits_update(h->state, p, n);
+        xxh_add(h->state, p, n);
 }
 
 struct cairn_digest cairn_hasher_result(const struct cairn_hasher *h)
@@ -134,7 +167,7 @@ uint64_t cairn_tile_seed(const char *name)
 
 struct cairn_digest cairn_tile_digest(uint64_t seed, uint64_t tile, const void *p, size_t n)
 {
-    return from_xxh(XXH3_128bits_withSeed(p, n, seed + tile * TILE_STEP));
+    return from_xxh(xxh_seeded(p, n, seed + tile * TILE_STEP));
 }
 
 struct cairn_digest cairn_tile_header(uint64_t seed, const char *dtype, int ndim, const int64_t *dim, int64_t tile_bytes)
