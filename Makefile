@@ -161,7 +161,7 @@ $(B)/bin/wordproblems: $(B)/obj/tools/wordproblems/main.o $(B)/lib/libcairn_base
 
 $(B)/lib/cairn-pmix.so: runtime/world/pmix.c $(B)/lib/libcairn_base.a
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) $(call pc_cflags,pmix) -shared -MF $(B)/obj/pmix.d $^ -Wl,--exclude-libs,ALL -o $@ $(call pc_libs,pmix) $(SYS_base)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(call pc_cflags,pmix) -shared -MF $(B)/obj/pmix.d $< $(B)/lib/libcairn_base.a -Wl,--exclude-libs,ALL -o $@ $(call pc_libs,pmix) $(SYS_base)
 
 define test_rule
 $(B)/tests/$(basename $(notdir $(1))): $(1:%.c=$(B)/obj/%.o) $(call lib,$(LINK_$(2)))
