@@ -51,8 +51,8 @@ in_node() { # NODE COMMAND...: in its namespaces
     echo "# the other rank was gone after $took ms" >&3
     [ "$took" -lt 30000 ]
     until_queue_empty "$dir" 120
-    grep '"action":"retry"' "$dir/log/slurm.jsonl" | head -2
-    grep -q '"action":"retry"' "$dir/log/slurm.jsonl"
+    grep -v queued "$dir/log/slurm.jsonl"; cat "$dir"/log/000000*.out
+    grep -qE '"action":"(retry|requeue)"' "$dir/log/slurm.jsonl"
     reference wide "${wide[@]}"
     same_digest "$BATS_FILE_TMPDIR/wide" "$dir"
     nobody_left "$dir"
