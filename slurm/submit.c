@@ -334,8 +334,8 @@ static enum cairn_status job_keep(struct submit *s, int k, const struct cairn_qu
     *keep = 1;
     if (s->o->dry_run || strcmp(q->state, "PENDING"))
         goto out;
-    if (!strcmp(q->reason, "DependencyNeverSatisfied")) {
-        cairn_warn("%s (%s) would wait for ever for a parent that ended: cancelled and queued anew", q->name, q->id);
+    if (!strcmp(q->reason, "DependencyNeverSatisfied") || cairn_starts_with(q->reason, "launch failed")) {
+        cairn_warn("%s (%s) would wait for ever (%s): cancelled and queued anew", q->name, q->id, q->reason);
         *keep = 0;
         TRY(scancel(q->id, err));
         goto out;

@@ -29,7 +29,7 @@ static const struct {
     {"DependencyNeverSatisfied", "waits for a job that will never end well", "cairn submit DIR"},
     {"JobHeldUser", "held by you", "scontrol release %s"},
     {"JobHeldAdmin", "held by an administrator, or after too many failed starts", "scontrol release %s (if you may), or ask who runs the cluster"},
-    {"launch", "its launch failed, so Slurm holds it", "scontrol release %s"},
+    {"launch", "its launch failed, so Slurm holds it", "cairn submit DIR"},
     {"PartitionDown", "its partition is down", "sinfo -s; another one: cairn stop DIR, then cairn submit DIR slurm.partition=..."},
     {"PartitionInactive", "its partition is inactive", "sinfo -s"},
     {"PartitionNodeLimit", "asks for more nodes than its partition gives", "fix slurm.*.nodes: cairn stop DIR, then cairn submit DIR slurm.train.nodes=..."},

@@ -51,6 +51,10 @@ node_kill() {
     sleep $((RANDOM % 4))
     "$root/tools/devcluster" start "$node"
 }
+# What whoever runs the cluster would do: nodes that Slurm drains after a crash ("Duplicate jobid") come back.
+admin() {
+    sinfo -h -N -p low -t drain,down -o %N | sort -u | while read -r n; do scontrol update NodeName="$n" State=RESUME || true; done 2>/dev/null
+}
 strike() { # DIR WHAT
     case $2 in
     preempt) preempt ;;
@@ -99,12 +103,20 @@ strike() { # DIR WHAT
             fi
             sleep 0.2
         done
+        admin
+        if [ -z "$(running_of "$dir")" ]; then # held by Slurm after a failed launch, say
+            submits=$((submits + 1))
+            squeue -h -o "%j %T %r" | head -1 | sed 's/^/# nothing runs: /' >&3
+            "$cairn" submit "$dir" >/dev/null
+            until_running "$dir" 30 || true
+        fi
         sleep "$(awk -v r=$RANDOM 'BEGIN { print r / 32768 * 2.5 }')"
         echo "# $(($(date +%s) - t0)) s: $what" >&3
         strike "$dir" "$what"
     done
     for _ in 1 2 3; do
-        until_queue_empty "$dir" 240
+        admin
+        until_queue_empty "$dir" 150 || true
         [ "$(links_left "$dir")" = 0 ] && break
         explain "$dir" | tail -30
         submits=$((submits + 1))
