@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +51,23 @@ static long too_deep(const char *p, size_t n)
     return 0;
 }
 
+/* The parser says "invalid token" where it had no memory for one, which would make good files look damaged: so its allocations are watched. */
+static _Thread_local int starved;
+static pthread_once_t watching = PTHREAD_ONCE_INIT;
+
+static void *watched_malloc(size_t n)
+{
+    void *p = malloc(n);
+
+    starved |= !p;
+    return p;
+}
+
+static void watch(void)
+{
+    json_set_alloc_funcs(watched_malloc, free);
+}
+
 /* with_line 0: `where` names the line already. */
 static enum cairn_status parse(json_t **out, const char *text, size_t n, const char *where, int with_line, struct cairn_error *err)
 {
@@ -61,8 +79,10 @@ static enum cairn_status parse(json_t **out, const char *text, size_t n, const c
         return cairn_fail(err, CAIRN_EDATA, "%s:%ld: nesting deeper than %d", where, deep, MAX_DEPTH);
     if (deep)
         return cairn_fail(err, CAIRN_EDATA, "%s: nesting deeper than %d", where, MAX_DEPTH);
+    pthread_once(&watching, watch);
+    starved = 0;
     v = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
-    if (!v && json_error_code(&e) == json_error_out_of_memory)
+    if (!v && (starved || json_error_code(&e) == json_error_out_of_memory))
         return CAIRN_NOMEM(err);
     if (!v && with_line)
         return cairn_fail(err, CAIRN_EDATA, "%s:%d:%d: %s", where, e.line, e.column, e.text);
