@@ -18,6 +18,8 @@ long faults_kills(const struct lab *lab, const struct faults_opts *o);
 long faults_stops(const struct lab *lab, const struct faults_opts *o);
 long faults_races(const struct lab *lab, const struct faults_opts *o);
 long faults_space(const struct lab *lab, const struct faults_opts *o);
+long faults_crashes(const struct lab *lab, const struct faults_opts *o);
+long faults_memory(const struct lab *lab, const struct faults_opts *o);
 long faults_flips(const struct lab *lab, const struct faults_opts *o);
 long faults_growth(const struct lab *lab, const struct faults_opts *o);
 

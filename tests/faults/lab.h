@@ -73,8 +73,8 @@ void lab_copy(const char *from, const char *to); /* a tree; `to` must not exist 
 void lab_remove(const char *path);
 char *lab_listing(const char *dir);  /* sorted paths, a<N> and epoch/<N> without their numbers; malloc'ed */
 char *lab_digest(const char *dir, char *why); /* "path hash" lines of all artefacts, NULL with why */
-/* 1: dir is the finished run, as if nothing had happened; 0: not, and why (WHY_BYTES) says so. torn: a line that a kill cut in
- * two may stand in a log. */
+/* 1: dir is the finished run, as if nothing had happened; 0: not, and why (WHY_BYTES) says so. torn: so many lines of a log may have been cut
+ * by a kill; -1: logs may have lost anything (they are not fsynced). */
 int lab_finished(const struct lab *lab, const char *dir, int torn, char *why);
 /* `cairn run` in dir to the end, then lab_finished. */
 int lab_go_on(const struct lab *lab, const char *box, const char *dir, int torn, char *why);

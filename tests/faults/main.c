@@ -44,6 +44,8 @@ static const struct part {
     {"races", faults_races, 250, "two and three attempts at once on one artefact"},
     {"space", faults_space, 30, "file systems that are full, in bytes and in files"},
     {"flips", faults_flips, 20, "flipped bits, cut, swapped and missing files"},
+    {"crashes", faults_crashes, 100, "what a disk may hold after the power went"},
+    {"memory", faults_memory, 60, "allocations that fail"},
     {"growth", faults_growth, 0, "memory, descriptors and files over 500 steps with a kill in every tenth"},
 };
 #define PARTS ((int)(sizeof parts / sizeof *parts))
