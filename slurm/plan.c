@@ -87,6 +87,8 @@ const json_t *cairn_job_value(const struct cairn_run *run, const struct cairn_jo
     for (int i = 0; i < job->links; i++) {
         const json_t *v;
 
+        if (job->which == CAIRN_JOB_EVAL && job->link[i].stage != CAIRN_STAGE_ROLLOUT)
+            continue;
         snprintf(path, sizeof path, "slurm.%s.%s", cairn_stage_name(job->link[i].stage), key);
         if ((v = cairn_recipe_get(run->recipe, path)))
             return v;

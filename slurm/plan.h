@@ -48,7 +48,8 @@ const struct cairn_job *cairn_plan_maker(const struct cairn_plan *p, const struc
 int64_t cairn_job_ranks(const struct cairn_run *run, const struct cairn_job *job, const struct cairn_link *l);
 /* "tiny-1a2b3c4d." : what the names of this run's jobs begin with. n bytes at text. */
 void cairn_job_prefix(const struct cairn_run *run, char *text, size_t n);
-/* What the recipe says for the job: the first stage of it that names slurm.<stage>.<key>, else slurm.<key>; NULL: nothing. Borrowed. */
+/* What the recipe says for the job: the first stage of it that names slurm.<stage>.<key>, else slurm.<key>; NULL: nothing. Evaluations
+ * are asked for like rollouts. Borrowed. */
 const json_t *cairn_job_value(const struct cairn_run *run, const struct cairn_job *job, const char *key);
 
 #endif

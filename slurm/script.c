@@ -185,7 +185,7 @@ enum cairn_status cairn_script_write(const struct cairn_run *run, const struct c
     for (int i = 0; i < job->links; i++) {
         char path[64];
 
-        if (i && job->link[i].stage == job->link[i - 1].stage)
+        if (job->which == CAIRN_JOB_EVAL && i) /* as a rollout */
             continue;
         snprintf(path, sizeof path, "slurm.%s.extra", cairn_stage_name(job->link[i].stage));
         TRY(lines_put(out, cairn_recipe_list(run->recipe, path), "#SBATCH ", err));

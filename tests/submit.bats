@@ -145,3 +145,15 @@ with_fake() { PATH=$fake:$PATH "$@"; }
     is 64 "$cairn" job "$dir" --step 1 --group rollout
     says "SLURM_JOB_ID"
 }
+
+@test "a site's recipe beside a run's; evaluations ask for what rollouts do" {
+    printf 'inherit: [%s, %s]\n' "$micro" "$root/recipes/site/example.yaml" >"$BATS_TEST_TMPDIR/mine.yaml"
+    is 0 "$cairn" submit "$BATS_TEST_TMPDIR/mine.yaml" --run "$dir" --dry-run
+    of() { sed -n "/job-name=.*\.2\.$1\$/,/^exec/p" <<<"$output"; }
+    of eval | grep -q -- '--partition=gpu'
+    of eval | grep -q -- '--gres=gpu:8'
+    of score | grep -q -- '--partition=cpu'
+    of train-sync | grep -q -- '--partition=gpu'
+    of train-sync | grep -q 'module load openmpi/4.1 cuda/12'
+    is 0 "$cairn" submit "$BATS_TEST_TMPDIR/mine.yaml" --run "$dir" --dry-run slurm.partition=other # ops keys may change
+}
