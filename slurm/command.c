@@ -94,7 +94,8 @@ static void talk(struct cairn_command *c, int *in, int *out, int *errs, const ch
     }
 }
 
-enum cairn_status cairn_command_run(struct cairn_command *c, const char *const *argv, const char *input, double timeout_s, struct cairn_error *err)
+enum cairn_status cairn_command_run(struct cairn_command *c, const char *const *argv, const char *input, double timeout_s,
+                                    struct cairn_error *err)
 {
     int in[2] = {-1, -1}, out[2] = {-1, -1}, errs[2] = {-1, -1}, status = 0;
     double until = cairn_now_s() + (timeout_s > 0 ? timeout_s : 60);
@@ -153,7 +154,14 @@ static char *last_line(struct cairn_str *s)
 
 const char *cairn_command_says(struct cairn_command *c)
 {
-    static const char *const fronts[] = {"sbatch: ", "scontrol: ", "squeue: ", "scancel: ", "slurm_update error: ", "error: ", "Batch job submission failed: ", "allocation failure: "};
+    static const char *const fronts[] = {"sbatch: ",
+                                         "scontrol: ",
+                                         "squeue: ",
+                                         "scancel: ",
+                                         "slurm_update error: ",
+                                         "error: ",
+                                         "Batch job submission failed: ",
+                                         "allocation failure: "};
     char *line = last_line(&c->err);
 
     if (!line)

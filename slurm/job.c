@@ -25,20 +25,20 @@
 
 #define PATIENCE_S 60.0 /* a controller that restarts */
 #define TAIL_BYTES (64 << 10)
-#define LAUNCHES 2 /* further tries of a step that did not come to life */
+#define LAUNCHES   2 /* further tries of a step that did not come to life */
 
 struct work {
     const struct cairn_run *run;
     struct cairn_plan plan;
     const struct cairn_job *job;
-    char id[32];      /* SLURM_JOB_ID: this job, or this task of an array */
-    int64_t self;     /* the array's id, or the job's: what the queue is asked about */
+    char id[32];  /* SLURM_JOB_ID: this job, or this task of an array */
+    int64_t self; /* the array's id, or the job's: what the queue is asked about */
     int64_t task, tasks;
     int64_t nodes, restart;
-    double began_s, stop_at_s;
-    char sentence[500]; /* what is said at the end */
+    double began_s, stop_at_s, notice_s; /* notice: from SIGTERM to SIGKILL */
+    char sentence[500];                  /* what is said at the end */
     const char *action;
-    int code;         /* of what ended the work: a stage's */
+    int code; /* of what ended the work: a stage's */
 };
 
 static int64_t env_number(const char *name, int64_t otherwise)
@@ -66,8 +66,9 @@ static void end_tell(struct work *w)
     if (w->sentence[0])
         cairn_info("%s", w->sentence);
     cairn_ledger_tell(w->run, "end", w->job,
-                      json_pack("{s:s, s:I, s:I, s:s, s:i, s:s, s:f}", "job", w->id, "restart", (json_int_t)w->restart, "task", (json_int_t)w->task, "action",
-                                w->action, "code", w->code, "text", w->sentence, "seconds", cairn_now_s() - w->began_s));
+                      json_pack("{s:s, s:I, s:I, s:s, s:i, s:s, s:f}", "job", w->id, "restart", (json_int_t)w->restart, "task",
+                                (json_int_t)w->task, "action", w->action, "code", w->code, "text", w->sentence, "seconds",
+                                cairn_now_s() - w->began_s));
 }
 
 /* --- leaving ----------------------------------------------------------------------------------------------------------- */
@@ -112,7 +113,8 @@ static int requeue(const struct work *w, char *why, size_t n)
         says = cairn_command_says(&c);
         snprintf(why, n, "%.200s", says);
         /* Only a controller that does not answer is asked again. */
-        if (!done && (!(strcasestr(says, "contact") || strcasestr(says, "timed out") || strcasestr(says, "socket")) || cairn_now_s() > until)) {
+        if (!done && (!(strcasestr(says, "contact") || strcasestr(says, "timed out") || strcasestr(says, "socket")) ||
+                      cairn_now_s() > until)) {
             cairn_command_free(&c);
             break;
         }
@@ -137,7 +139,8 @@ static int queue_anew(struct work *w, const char *why, char *blocked, size_t n)
         snprintf(blocked, n, "%.300s", err.text);
     json_array_foreach(json_object_get(report, "jobs"), i, row)
     {
-        const char *state = json_string_value(json_object_get(row, "state")), *name = json_string_value(json_object_get(row, "name"));
+        const char *state = json_string_value(json_object_get(row, "state")),
+                   *name = json_string_value(json_object_get(row, "name"));
         int own = !strcmp(name, w->job->name);
 
         if (own && (!strcmp(state, "queued") || !strcmp(state, "kept")))
@@ -170,7 +173,8 @@ static int go_again(struct work *w, int tell)
     struct cairn_job_state s = {0};
     char why[256], blocked[400];
 
-    if (cairn_job_state(&s, w->id, PATIENCE_S, NULL) == CAIRN_OK && s.state[0] && strcmp(s.state, "RUNNING") && strcmp(s.state, "TIMEOUT")) {
+    if (cairn_job_state(&s, w->id, PATIENCE_S, NULL) == CAIRN_OK && s.state[0] && strcmp(s.state, "RUNNING") &&
+        strcmp(s.state, "TIMEOUT")) {
         w->action = CAIRN_ENDED_KILLED; /* somebody cancelled it, or Slurm requeues it by itself: not ours to revive */
         if (tell)
             end_tell(w);
@@ -179,7 +183,8 @@ static int go_again(struct work *w, int tell)
     if (tell)
         end_tell(w);
     if (requeue(w, why, sizeof why)) {
-        for (int i = 0; i < 60 && !cairn_stop_requested(); i++) /* SIGTERM follows at once; the script must not end before Slurm is through */
+        for (int i = 0; i < 60 && !cairn_stop_requested();
+             i++) /* SIGTERM follows at once; the script must not end before Slurm is through */
             cairn_sleep_s(0.1);
         return 0;
     }
@@ -199,7 +204,8 @@ static int go_again(struct work *w, int tell)
 static int stage_sentence(const struct work *w, const struct cairn_link *l, double since_wall_s, char *text, size_t n)
 {
     int told = 0;
-    char *relative = cairn_format("log/%s.jsonl", cairn_stage_name(l->stage)), *path = relative ? cairn_run_path(w->run, relative) : NULL;
+    char *relative = cairn_format("log/%s.jsonl", cairn_stage_name(l->stage)),
+         *path = relative ? cairn_run_path(w->run, relative) : NULL;
     char *tail = NULL, *save = NULL;
     size_t got = 0;
 
@@ -211,7 +217,8 @@ static int stage_sentence(const struct work *w, const struct cairn_link *l, doub
             json_t *v = json_loads(line, 0, NULL);
             const char *ev = json_string_value(json_object_get(v, "ev")), *said = json_string_value(json_object_get(v, "text"));
 
-            if (ev && json_integer_value(json_object_get(v, "step")) == l->step && json_number_value(json_object_get(v, "t")) >= since_wall_s) {
+            if (ev && json_integer_value(json_object_get(v, "step")) == l->step &&
+                json_number_value(json_object_get(v, "t")) >= since_wall_s) {
                 told = 1;
                 if (said && !strcmp(ev, "failed"))
                     snprintf(text, n, "%s", said);
@@ -228,7 +235,8 @@ static int stage_sentence(const struct work *w, const struct cairn_link *l, doub
 /* One of our exit codes: the stage itself has spoken. */
 static int ours(int code)
 {
-    return code == CAIRN_EUSAGE || code == CAIRN_EDATA || (code >= CAIRN_ENOINPUT && code <= CAIRN_ENUMERIC) || code == CAIRN_ERECIPE;
+    return code == CAIRN_EUSAGE || code == CAIRN_EDATA || (code >= CAIRN_ENOINPUT && code <= CAIRN_ENUMERIC) ||
+           code == CAIRN_ERECIPE;
 }
 
 static int for_good(int code)
@@ -246,8 +254,8 @@ static void unfit(void *arg, const char *node, const char *text)
         say(w, CAIRN_ENDED_RETRY, CAIRN_EDEVICE, "node %s is unfit: %.300s", node, text);
 }
 
-/* After a failure: again, or never. Again means a job of a new id: at once (a requeued one waits for two minutes), and free of what a node keeps
- * under the old id. */
+/* After a failure: again, or never. Again means a job of a new id: at once (a requeued one waits for two minutes), and free of what
+ * a node keeps under the old id. */
 static int failed(struct work *w)
 {
     int64_t attempts = cairn_recipe_i64(w->run->recipe, "slurm.attempts");
@@ -299,8 +307,8 @@ static int repair(struct work *w, const char *missing)
 
             if (ev && !strcmp(ev, "go"))
                 before = 0;
-            else if (ev && action && group && !strcmp(ev, "end") && !strcmp(action, CAIRN_ENDED_REPAIR) && !strcmp(group, w->job->group) &&
-                     json_integer_value(json_object_get(e, "step")) == w->job->step)
+            else if (ev && action && group && !strcmp(ev, "end") && !strcmp(action, CAIRN_ENDED_REPAIR) &&
+                     !strcmp(group, w->job->group) && json_integer_value(json_object_get(e, "step")) == w->job->step)
                 before++;
         }
     json_decref(events);
@@ -349,11 +357,16 @@ static int wants_gpu(const struct work *w)
     return gres && json_string_value(gres) && strstr(json_string_value(gres), "gpu");
 }
 
-static enum cairn_status stage_run(const struct work *w, const struct cairn_link *l, struct cairn_srun_end *end, struct cairn_error *err)
+static enum cairn_status stage_run(const struct work *w, const struct cairn_link *l, struct cairn_srun_end *end,
+                                   struct cairn_error *err)
 {
     const char *install = cairn_install_dir(), *argv[12];
     char *program = install ? cairn_format("%s/bin/cairn-%s", install, cairn_stage_name(l->stage)) : NULL, step[32], shard[64];
-    struct cairn_srun s = {.argv = argv, .ranks = cairn_job_ranks(w->run, w->job, l), .nodes = w->nodes, .stop_at_s = w->stop_at_s, .gpus = wants_gpu(w)};
+    struct cairn_srun s = {.argv = argv,
+                           .ranks = cairn_job_ranks(w->run, w->job, l),
+                           .nodes = w->nodes,
+                           .stop_at_s = w->stop_at_s,
+                           .gpus = wants_gpu(w)};
     enum cairn_status st;
     int n = 0;
 
@@ -394,8 +407,9 @@ static int preflight(struct work *w)
             unfit(w, json_string_value(json_object_get(o, "node")), text);
         json_decref(o);
     } else if (program) {
-        const char *argv[] = {"srun", nodes, ntasks, "--ntasks-per-node=1", "--mpi=none", "--input=none", "--kill-on-bad-exit=0", program, "job", w->run->dir,
-                              "--preflight", NULL};
+        const char *argv[] = {
+            "srun",  nodes, ntasks,      "--ntasks-per-node=1", "--mpi=none", "--input=none", "--kill-on-bad-exit=0",
+            program, "job", w->run->dir, "--preflight",         NULL};
         struct cairn_command c;
 
         snprintf(nodes, sizeof nodes, "--nodes=%lld", (long long)w->nodes);
@@ -403,8 +417,8 @@ static int preflight(struct work *w)
         if (cairn_command_run(&c, argv, NULL, 120, NULL) == CAIRN_OK) {
             cairn_preflight_judge(cairn_str_z(&c.out), (int)w->nodes, unfit, w, &silent);
             if (silent > 0 && !w->code && !cairn_stop_requested())
-                say(w, CAIRN_ENDED_RETRY, CAIRN_EDEVICE, "%d of %lld nodes did not answer the preflight: %.200s", silent, (long long)w->nodes,
-                    cairn_command_says(&c));
+                say(w, CAIRN_ENDED_RETRY, CAIRN_EDEVICE, "%d of %lld nodes did not answer the preflight: %.200s", silent,
+                    (long long)w->nodes, cairn_command_says(&c));
             cairn_command_free(&c);
         }
     }
@@ -442,8 +456,8 @@ static int link_do(struct work *w, const struct cairn_link *l, int *code)
             goto out;
         }
         told = stage_sentence(w, l, since, said, sizeof said);
-        /* Steps of a requeued job are counted from 0 again, and a node that lost its peers may keep PMIx's socket of that number ("Address
-         * already in use"): the next number is free. */
+        /* Steps of a requeued job are counted from 0 again, and a node that lost its peers may keep PMIx's socket of that number
+         * ("Address already in use"): the next number is free. */
         if (launch == LAUNCHES || told || ours(end.code) || end.terminated || cairn_stop_requested() || cairn_link_done(w->run, l))
             break;
         cairn_warn("%s: the step was not launched (srun ended with %d); another try", relative, end.code);
@@ -471,7 +485,8 @@ static int link_do(struct work *w, const struct cairn_link *l, int *code)
         say(w, CAIRN_ENDED_RETRY, CAIRN_EBUG, "%s: srun said 0, but nothing is committed", relative);
         *code = failed(w);
     } else {
-        say(w, CAIRN_ENDED_RETRY, end.code, "%s: cairn-%s ended with %d%s%s", relative, cairn_stage_name(l->stage), end.code, said[0] ? ": " : "", said);
+        say(w, CAIRN_ENDED_RETRY, end.code, "%s: cairn-%s ended with %d%s%s", relative, cairn_stage_name(l->stage), end.code,
+            said[0] ? ": " : "", said);
         if (end.code == CAIRN_EDEVICE && w->nodes == 1) {
             gethostname(host, sizeof host - 1);
             cairn_ledger_tell(w->run, "unfit", w->job, json_pack("{s:s, s:s, s:s}", "job", w->id, "node", host, "text", said));
@@ -484,16 +499,25 @@ out:
     return more;
 }
 
-/* When Slurm will end the job, and what it gives it then: asked, told to the log. */
+/* When Slurm will end the job, and what time it gives it then; slurm.grace where it does not tell. */
 static void times_ask(struct work *w)
 {
     double lead = cairn_recipe_f64(w->run->recipe, "slurm.signal_lead"), left;
+    struct cairn_grace g = {-1, -1};
     struct cairn_job_state s = {0};
 
-    if (cairn_job_state(&s, w->id, 5, NULL) != CAIRN_OK || !s.end_wall_s)
+    w->notice_s = cairn_recipe_f64(w->run->recipe, "slurm.grace");
+    if (cairn_job_state(&s, w->id, 5, NULL) != CAIRN_OK)
+        return;
+    cairn_grace_ask(&g, s.partition);
+    if (g.grace_s >= 0 && g.kill_wait_s >= 0)
+        w->notice_s = g.grace_s + (g.kill_wait_s > 5 ? g.kill_wait_s : 5); /* Slurm waits 5 s at least */
+    if (!s.end_wall_s)
         return;
     left = (double)s.end_wall_s - cairn_wall_s();
-    if (left > 300 * 86400.0) /* no limit */
+    if (lead < w->notice_s - 5)
+        lead = w->notice_s - 5; /* what it would have been given by a preemption */
+    if (left > 300 * 86400.0)   /* no limit */
         return;
     if (lead > left / 4) /* a short job must not stop before it has begun */
         lead = left / 4;
@@ -526,11 +550,13 @@ static int work_do(struct work *w)
 {
     int code = 0;
 
-    cairn_ledger_tell(w->run, "start", w->job,
-                      json_pack("{s:s, s:I, s:I, s:s?, s:s?}", "job", w->id, "restart", (json_int_t)w->restart, "task", (json_int_t)w->task, "nodes",
-                                getenv("SLURM_JOB_NODELIST"), "partition", getenv("SLURM_JOB_PARTITION")));
-    if (!all_done(w)) {
+    if (!all_done(w))
         times_ask(w);
+    cairn_ledger_tell(w->run, "start", w->job,
+                      json_pack("{s:s, s:I, s:I, s:s?, s:s?, s:f}", "job", w->id, "restart", (json_int_t)w->restart, "task",
+                                (json_int_t)w->task, "nodes", getenv("SLURM_JOB_NODELIST"), "partition",
+                                getenv("SLURM_JOB_PARTITION"), "notice_s", w->notice_s));
+    if (!all_done(w)) {
         if (!preflight(w))
             return cairn_stop_requested() == SIGTERM ? 0 : failed(w);
     }

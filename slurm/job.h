@@ -3,14 +3,16 @@
  *     for each link that is not committed:   inputs there? -> srun cairn-<stage> -> committed?
  *
  * Exit codes of srun are hints. What follows from what:
- *     inputs missing            whoever makes them is queued again (submit.h, "repair"), and this job anew behind them
- *     stopped early (75)        scontrol requeue: same id, so that children go on waiting; where that is refused, queued anew; then it waits to
- *                               be killed. Never a non-zero exit inside a preemption's grace.
- *     SIGTERM to the job        Slurm ends it (scancel, preemption without grace, time): tasks have heard it too; it waits until they are gone
- *     failed                    tried again as a new job, up to slurm.attempts times with the same code; then it stops: jobs that wait for it are
- *                               cancelled, with a sentence that says why. 64, 65, 76 and 78 stop at once: trying again does not mend them
- *     a node is unfit           named in the ledger and excluded; queued anew
- *     all committed             the window is extended (slurm.extend)
+ *     inputs missing        whoever makes them is queued again (submit.h, "repair"), and this job anew behind them
+ *     stopped early (75)    scontrol requeue: same id, so that children go on waiting; where that is refused, queued anew,
+ *                           then it waits to be killed. Never a non-zero exit inside a preemption's grace.
+ *     SIGTERM to the job    Slurm ends it (scancel, preemption without grace, time): tasks have heard it too; it waits
+ *                           until they are gone
+ *     failed                tried again as a new job, up to slurm.attempts times with the same code; then it stops: jobs that
+ *                           wait for it are cancelled, with a sentence that says why. 64, 65, 76 and 78 stop at once: trying
+ *                           again does not mend them
+ *     a node is unfit       named in the ledger and excluded; queued anew
+ *     all committed         the window is extended (slurm.extend)
  */
 #ifndef CAIRN_SLURM_JOB_H
 #define CAIRN_SLURM_JOB_H

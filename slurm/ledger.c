@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/str.h"
 
-#define MOST (256 << 20)
+#define MOST  (256 << 20)
 #define DAY_S 86400.0
 
 void cairn_ledger_tell(const struct cairn_run *run, const char *ev, const struct cairn_job *job, json_t *members)
@@ -116,7 +116,8 @@ char *cairn_ledger_unfit(const json_t *events, double now_wall_s)
 
         if (!strcmp(text_of(e, "ev"), "go"))
             cairn_str_clear(&s); /* a user may have had it mended */
-        if (strcmp(text_of(e, "ev"), "unfit") || !cairn_name_ok(node) || now_wall_s - json_number_value(json_object_get(e, "t")) > DAY_S)
+        if (strcmp(text_of(e, "ev"), "unfit") || !cairn_name_ok(node) ||
+            now_wall_s - json_number_value(json_object_get(e, "t")) > DAY_S)
             continue;
         at = strstr(cairn_str_z(&s), node);
         if (!at || (at[n] && at[n] != ','))

@@ -1,10 +1,14 @@
 /* ledger.h - RUN/log/slurm.jsonl: what jobs did, one event a line. It advises; it decides nothing about what is done.
  *
- *     queued   {job, step, group, by: user|extend|repair, why, after}     go       a user said: go on (failures before it count no more)
- *     start    {job, restart, nodes, grace, kill_wait}                    end      {job, code, text, action, seconds}
- *     unfit    {node, text}: a node that the preflight refused            stop     a user said: stop
+ *     queued   {job, step, group, by: user|extend|repair, why, after}
+ *     start    {job, restart, task, nodes, partition, notice_s}
+ *     end      {job, restart, task, action, code, text, seconds}
+ *     unfit    {job, node, text}: a node that the preflight refused
+ *     go       a user said: go on (failures before it count no more)
+ *     stop     a user said: stop
  *
- * Why it exists: "the same failure three times" and "that node is unfit" are known to no manifest. Lost, it costs a few more attempts.
+ * Why it exists: "the same failure three times" and "that node is unfit" are known to no manifest. Lost, it costs a few
+ * more attempts.
  */
 #ifndef CAIRN_SLURM_LEDGER_H
 #define CAIRN_SLURM_LEDGER_H
@@ -14,12 +18,12 @@
 #include "slurm/plan.h"
 
 /* What an ended job's end event says it did about it. */
-#define CAIRN_ENDED_DONE "done"       /* all its links are committed, or an array task's share */
+#define CAIRN_ENDED_DONE    "done"    /* all its links are committed, or an array task's share */
 #define CAIRN_ENDED_REQUEUE "requeue" /* stopped early; goes on */
-#define CAIRN_ENDED_RETRY "retry"     /* failed; will be tried again */
-#define CAIRN_ENDED_REPAIR "repair"   /* inputs were missing; whoever makes them was queued again */
-#define CAIRN_ENDED_STOP "stop"       /* failed for good */
-#define CAIRN_ENDED_KILLED "killed"   /* told to end (scancel, preemption) */
+#define CAIRN_ENDED_RETRY   "retry"   /* failed; will be tried again */
+#define CAIRN_ENDED_REPAIR  "repair"  /* inputs were missing; whoever makes them was queued again */
+#define CAIRN_ENDED_STOP    "stop"    /* failed for good */
+#define CAIRN_ENDED_KILLED  "killed"  /* told to end (scancel, preemption) */
 
 /* Appends an event; job may be NULL. Takes members over. Failures are told on stderr and cost nothing else. */
 void cairn_ledger_tell(const struct cairn_run *run, const char *ev, const struct cairn_job *job, json_t *members);
@@ -29,10 +33,10 @@ enum cairn_status cairn_ledger_read(const struct cairn_run *run, json_t **out, s
 
 /* How the job has failed since the last `go` and since it last did well. */
 struct cairn_failures {
-    int same;              /* how often in a row with the code of the last one */
-    int code;              /* of the last one; 0: none */
-    int for_good;          /* the last one was one that trying again does not mend */
-    const char *text;      /* its sentence, borrowed from the events; "" */
+    int same;         /* how often in a row with the code of the last one */
+    int code;         /* of the last one; 0: none */
+    int for_good;     /* the last one was one that trying again does not mend */
+    const char *text; /* its sentence, borrowed from the events; "" */
 };
 void cairn_ledger_failures(struct cairn_failures *out, const json_t *events, int64_t step, const char *group);
 /* The id of the job that was queued last for it; NULL: none. Borrowed. */

@@ -29,9 +29,7 @@ static int group_of(const struct cairn_run *run, const struct cairn_link *l)
     if (l->eval)
         return CAIRN_JOB_EVAL;
     json_array_foreach(jobs, i, group)
-        json_array_foreach(group, k, stage)
-            if (!strcmp(json_string_value(stage), cairn_stage_name(l->stage)))
-                return (int)i;
+        json_array_foreach(group, k, stage) if (!strcmp(json_string_value(stage), cairn_stage_name(l->stage))) return (int)i;
     return 0;
 }
 
@@ -113,9 +111,8 @@ static void group_name(const struct cairn_run *run, struct cairn_job *j)
     const json_t *group = json_array_get(cairn_recipe_list(run->recipe, "slurm.jobs"), (size_t)j->which), *stage;
     size_t k;
 
-    json_array_foreach(group, k, stage)
-        if (n < sizeof j->group)
-            n += (size_t)snprintf(j->group + n, sizeof j->group - n, "%s%s", k ? "-" : "", json_string_value(stage));
+    json_array_foreach(group, k, stage) if (n < sizeof j->group) n +=
+        (size_t)snprintf(j->group + n, sizeof j->group - n, "%s%s", k ? "-" : "", json_string_value(stage));
 }
 
 static void jobs_cut(struct cairn_plan *p)

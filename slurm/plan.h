@@ -1,7 +1,8 @@
 /* plan.h - which Slurm jobs a run is made of: the chain (stages/common/run.h) cut into allocations by `slurm.jobs`.
  *
- * One job for each step and group of stages; the evaluations after a step are one job of their own, which nothing waits for. Step 0 has
- * jobs only for what a warm start does. Jobs are in the order of the chain. A job waits for those whose links its own links read.
+ * One job for each step and group of stages; the evaluations after a step are one job of their own, which nothing waits for. Step 0
+ * has jobs only for what a warm start does. Jobs are in the order of the chain. A job waits for those whose links its own links
+ * read.
  *
  *     tiny-1a2b3c4d.3.score-train-sync     name: folder of the run, first 8 digits of its uuid, step, stages
  *     tiny-1a2b3c4d.3.eval
@@ -13,19 +14,19 @@
 
 #include "stages/common/run.h"
 
-#define CAIRN_JOB_EVAL (-1)
+#define CAIRN_JOB_EVAL    (-1)
 #define CAIRN_JOB_PARENTS 16
 
 struct cairn_job {
     char name[160];
-    char group[64];           /* "score-train-sync", "eval" */
+    char group[64]; /* "score-train-sync", "eval" */
     int64_t step;
-    int which;                /* index into slurm.jobs, or CAIRN_JOB_EVAL */
+    int which;                     /* index into slurm.jobs, or CAIRN_JOB_EVAL */
     const struct cairn_link *link; /* (links) borrowed from the plan */
     int links;
-    int64_t tasks;            /* of the job array; 1: no array */
-    int64_t ranks;            /* of its widest stage */
-    int done;                 /* all links are committed */
+    int64_t tasks;                          /* of the job array; 1: no array */
+    int64_t ranks;                          /* of its widest stage */
+    int done;                               /* all links are committed */
     int parent[CAIRN_JOB_PARENTS], parents; /* indices of jobs in the plan */
 };
 
@@ -33,7 +34,7 @@ struct cairn_plan {
     const struct cairn_run *run; /* borrowed */
     struct cairn_link *link;     /* (nlinks) */
     int nlinks;
-    struct cairn_job *job;       /* (n) */
+    struct cairn_job *job; /* (n) */
     int n;
 };
 
@@ -48,8 +49,8 @@ const struct cairn_job *cairn_plan_maker(const struct cairn_plan *p, const struc
 int64_t cairn_job_ranks(const struct cairn_run *run, const struct cairn_job *job, const struct cairn_link *l);
 /* "tiny-1a2b3c4d." : what the names of this run's jobs begin with. n bytes at text. */
 void cairn_job_prefix(const struct cairn_run *run, char *text, size_t n);
-/* What the recipe says for the job: the first stage of it that names slurm.<stage>.<key>, else slurm.<key>; NULL: nothing. Evaluations
- * are asked for like rollouts. Borrowed. */
+/* What the recipe says for the job: the first stage of it that names slurm.<stage>.<key>, else slurm.<key>; NULL: nothing.
+ * Evaluations are asked for like rollouts. Borrowed. */
 const json_t *cairn_job_value(const struct cairn_run *run, const struct cairn_job *job, const char *key);
 
 #endif

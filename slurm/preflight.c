@@ -17,9 +17,9 @@
 #include "stages/common/setup.h"
 
 #define MEMORY_MIB 256.0
-#define SHM_MIB 32.0
-#define DISK_MIB 64.0
-#define CLOCK_S 30.0
+#define SHM_MIB    32.0
+#define DISK_MIB   64.0
+#define CLOCK_S    30.0
 
 static double memory_mib(void)
 {
@@ -82,8 +82,8 @@ json_t *cairn_preflight_node(const struct cairn_run *run, int device)
             snprintf(text, sizeof text, "%.350s", err.text);
         }
     }
-    return json_pack("{s:s, s:f, s:s, s:s, s:s}", "node", node, "wall", cairn_wall_s(), "version", cairn_build_version(), "numerics", numerics, "text",
-                     text);
+    return json_pack("{s:s, s:f, s:s, s:s, s:s}", "node", node, "wall", cairn_wall_s(), "version", cairn_build_version(),
+                     "numerics", numerics, "text", text);
 }
 
 static const char *text_of(const json_t *o, const char *key)
@@ -113,7 +113,8 @@ static const char *common(const json_t *all, const char *key)
     return best;
 }
 
-void cairn_preflight_judge(const char *lines, int expected, void (*fn)(void *arg, const char *node, const char *text), void *arg, int *silent)
+void cairn_preflight_judge(const char *lines, int expected, void (*fn)(void *arg, const char *node, const char *text), void *arg,
+                           int *silent)
 {
     char *copy = strdup(lines), *save = NULL, text[600];
     json_t *all = json_array(), *o;
@@ -138,7 +139,8 @@ void cairn_preflight_judge(const char *lines, int expected, void (*fn)(void *arg
         if (i == 0)
             first = wall;
         if (fabs(wall - first) > CLOCK_S)
-            cairn_warn("the clock of %s is %.0f s off that of %s", text_of(o, "node"), wall - first, text_of(json_array_get(all, 0), "node"));
+            cairn_warn("the clock of %s is %.0f s off that of %s", text_of(o, "node"), wall - first,
+                       text_of(json_array_get(all, 0), "node"));
         if (text_of(o, "text")[0])
             snprintf(text, sizeof text, "%s", text_of(o, "text"));
         else if (strcmp(text_of(o, "version"), version))

@@ -11,13 +11,14 @@
 #include "base/str.h"
 #include "slurm/command.h"
 
-#define ASK_S 20.0 /* longest wait for one answer */
-#define LOOK_S 8.0 /* of somebody who only looks */
+#define ASK_S   20.0 /* longest wait for one answer */
+#define LOOK_S  8.0  /* of somebody who only looks */
 #define PAUSE_S 0.5
 
-/* Runs argv until it ends with 0, for patience_s seconds. The program missing: CAIRN_EDEVICE; other failures: CAIRN_EAGAIN. `gone` (may be NULL): a
- * word in its complaint that makes it an answer: *was_gone = 1. */
-static enum cairn_status ask(struct cairn_command *c, const char *const *argv, double patience_s, const char *gone, int *was_gone, struct cairn_error *err)
+/* Runs argv until it ends with 0, for patience_s seconds. The program missing: CAIRN_EDEVICE; other failures: CAIRN_EAGAIN. `gone`
+ * (may be NULL): a word in its complaint that makes it an answer: *was_gone = 1. */
+static enum cairn_status ask(struct cairn_command *c, const char *const *argv, double patience_s, const char *gone, int *was_gone,
+                             struct cairn_error *err)
 {
     double until = cairn_now_s() + patience_s;
     enum cairn_status st;
@@ -34,9 +35,11 @@ static enum cairn_status ask(struct cairn_command *c, const char *const *argv, d
             return CAIRN_OK;
         }
         if (c->code == 127)
-            st = cairn_fail(err, CAIRN_EDEVICE, "%s is not in the PATH: no Slurm on this machine (or its module is not loaded)", argv[0]);
+            st = cairn_fail(err, CAIRN_EDEVICE, "%s is not in the PATH: no Slurm on this machine (or its module is not loaded)",
+                            argv[0]);
         else if (cairn_now_s() >= until)
-            st = cairn_fail(err, CAIRN_EAGAIN, "Slurm does not answer (%s: %s)", argv[0], c->late ? "no answer in time" : cairn_command_says(c));
+            st = cairn_fail(err, CAIRN_EAGAIN, "Slurm does not answer (%s: %s)", argv[0],
+                            c->late ? "no answer in time" : cairn_command_says(c));
         cairn_command_free(c);
         if (st != CAIRN_OK)
             return st;
@@ -82,8 +85,8 @@ static int queued_parse(struct cairn_queued *q, char *line, const char *prefix)
 
 enum cairn_status cairn_queue_read(struct cairn_queue *out, const char *prefix, double patience_s, struct cairn_error *err)
 {
-    /* job id | array id | task | state | restarts | nodes | reason | dependency | name. squeue has no one-letter field for restarts (they come
-     * from scontrol where they matter), so that field stays empty. */
+    /* job id | array id | task | state | restarts | nodes | reason | dependency | name. squeue has no one-letter field for restarts
+     * (they come from scontrol where they matter), so that field stays empty. */
     char user[32];
     const char *argv[] = {"squeue", "--noheader", "--user", user, "--format=%A|%F|%K|%T||%N|%r|%E|%j", NULL};
     enum cairn_status st = CAIRN_OK;
@@ -175,7 +178,8 @@ static void scontrol_parse(struct cairn_job_state *s, const char *line)
 /* What scontrol has forgotten. No accounting: nothing. */
 static void sacct_parse(struct cairn_job_state *s, const char *id)
 {
-    const char *argv[] = {"sacct", "--noheader", "--parsable2", "--allocations", "--format=State,ExitCode,NodeList,Partition", "--jobs", id, NULL};
+    const char *argv[] = {"sacct",  "--noheader", "--parsable2", "--allocations", "--format=State,ExitCode,NodeList,Partition",
+                          "--jobs", id,           NULL};
     struct cairn_command c = {0};
 
     if (cairn_command_run(&c, argv, NULL, ASK_S, NULL) != CAIRN_OK)

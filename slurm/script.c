@@ -12,9 +12,15 @@
 static const struct {
     const char *key, *option;
 } options[] = {
-    {"partition", "partition"}, {"account", "account"},         {"qos", "qos"},
-    {"constraint", "constraint"}, {"gres", "gres"},             {"time", "time"},
-    {"memory", "mem"},          {"nodes", "nodes"},             {"tasks_per_node", "ntasks-per-node"},
+    {"partition", "partition"},
+    {"account", "account"},
+    {"qos", "qos"},
+    {"constraint", "constraint"},
+    {"gres", "gres"},
+    {"time", "time"},
+    {"memory", "mem"},
+    {"nodes", "nodes"},
+    {"tasks_per_node", "ntasks-per-node"},
     {"cpus_per_task", "cpus-per-task"},
 };
 
@@ -46,8 +52,8 @@ static double seconds_of(const char *text)
     return n == 1 ? part[0] * 60 : n == 2 ? part[0] * 60 + part[1] : part[0] * 3600 + part[1] * 60 + part[2];
 }
 
-/* Slurm may send the signal up to a minute early: a short job would be told to stop before it has begun. There the job itself tells its stages,
- * by the end time that Slurm names. */
+/* Slurm may send the signal up to a minute early: a short job would be told to stop before it has begun. There the job itself tells
+ * its stages, by the end time that Slurm names. */
 static int signal_fits(const struct cairn_run *run, const struct cairn_job *job, double lead)
 {
     const json_t *time = cairn_job_value(run, job, "time");
@@ -119,15 +125,16 @@ static void word_put(struct cairn_str *out, const char *s)
 }
 
 /* Nodes and tasks that the widest stage needs must be what is asked for. */
-static enum cairn_status shape_put(const struct cairn_run *run, const struct cairn_job *job, struct cairn_str *s, struct cairn_error *err)
+static enum cairn_status shape_put(const struct cairn_run *run, const struct cairn_job *job, struct cairn_str *s,
+                                   struct cairn_error *err)
 {
     const json_t *nodes = cairn_job_value(run, job, "nodes"), *per = cairn_job_value(run, job, "tasks_per_node");
     int64_t n = nodes ? json_integer_value(nodes) : 0, p = per ? json_integer_value(per) : 0;
     char number[32];
 
     if (n && p && n * p < job->ranks)
-        return cairn_fail(err, CAIRN_ERECIPE, "slurm: %s needs %lld ranks, but %lld nodes with %lld tasks each are asked for", job->group,
-                          (long long)job->ranks, (long long)n, (long long)p);
+        return cairn_fail(err, CAIRN_ERECIPE, "slurm: %s needs %lld ranks, but %lld nodes with %lld tasks each are asked for",
+                          job->group, (long long)job->ranks, (long long)n, (long long)p);
     if (!n && p)
         n = (job->ranks + p - 1) / p;
     if (!nodes && n) {
@@ -150,12 +157,13 @@ static enum cairn_status exclude_put(const struct cairn_run *run, const char *ex
     return st;
 }
 
-enum cairn_status cairn_script_write(const struct cairn_run *run, const struct cairn_job *job, const char *exclude, struct cairn_str *out,
-                                     struct cairn_error *err)
+enum cairn_status cairn_script_write(const struct cairn_run *run, const struct cairn_job *job, const char *exclude,
+                                     struct cairn_str *out, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     const char *install = cairn_install_dir();
-    char *bin = install ? cairn_path_join(install, "bin/cairn") : NULL, *log = cairn_script_log(run, job), *pattern = NULL, number[64];
+    char *bin = install ? cairn_path_join(install, "bin/cairn") : NULL, *log = cairn_script_log(run, job), *pattern = NULL,
+         number[64];
     double lead = cairn_recipe_f64(run->recipe, "slurm.signal_lead");
 
     if (!bin || !log || !(pattern = percent_escape(log, job->tasks > 1)))

@@ -1,7 +1,7 @@
 /* srun.c - builds srun's arguments and waits (srun.h).
  *
- * At the end of a job Slurm sends SIGTERM to every process of it, to srun as well, which then leaves at once with 0 ("forcing job termination")
- * while its tasks have KillWait seconds more. So who is told to end believes nothing that srun returns.
+ * At the end of a job Slurm sends SIGTERM to every process of it, to srun as well, which then leaves at once with 0 ("forcing job
+ * termination") while its tasks have KillWait seconds more. So who is told to end believes nothing that srun returns.
  */
 #include "slurm/srun.h"
 
@@ -54,7 +54,7 @@ enum cairn_status cairn_srun(struct cairn_srun_end *end, const struct cairn_srun
     argv[n++] = nodes;
     argv[n++] = mpi;
     argv[n++] = "--kill-on-bad-exit=1";
-    argv[n++] = "--wait=60"; /* one rank has ended with 0, the others hang */
+    argv[n++] = "--wait=60";                  /* one rank has ended with 0, the others hang */
     argv[n++] = "--distribution=block:block"; /* consecutive ranks (tp, ep) are neighbours */
     argv[n++] = "--input=none";
     if (cpus && cpus[0]) {
@@ -63,7 +63,8 @@ enum cairn_status cairn_srun(struct cairn_srun_end *end, const struct cairn_srun
         argv[n++] = "--cpu-bind=cores";
     }
     if (s->gpus)
-        argv[n++] = "--gpu-bind=none"; /* ranks of a node share memory of their GPUs: each takes its own by local rank and sees all */
+        argv[n++] =
+            "--gpu-bind=none"; /* ranks of a node share memory of their GPUs: each takes its own by local rank and sees all */
     if (s->ranks > 1)
         argv[n++] = "--label";
     for (int i = 0; s->argv[i]; i++) {

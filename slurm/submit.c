@@ -18,7 +18,7 @@
 #include "slurm/queue.h"
 #include "slurm/script.h"
 
-#define SBATCH_S 40.0 /* sbatch waits by itself when the controller is full */
+#define SBATCH_S 40.0  /* sbatch waits by itself when the controller is full */
 #define SETTLE_S 120.0 /* a job that is being taken down: KillWait and a node that does not answer */
 
 struct submit {
@@ -28,8 +28,8 @@ struct submit {
     struct cairn_queue queue;
     json_t *events, *jobs;
     char *unfit;
-    int64_t *id;  /* (plan.n) the job's id in the queue; 0: none */
-    char *fresh;  /* (plan.n) queued by this call */
+    int64_t *id; /* (plan.n) the job's id in the queue; 0: none */
+    char *fresh; /* (plan.n) queued by this call */
     int64_t first, last;
     int full;
 };
@@ -89,7 +89,8 @@ static const struct complaint complaints[] = {
 /* "Job violates ... submit limit", MaxJobCount: nothing is wrong, there is no room. */
 static int is_full(const char *says)
 {
-    static const char *const words[] = {"submit limit", "MaxSubmit", "violates accounting", "temporarily unable", "Slurm controller is at its job"};
+    static const char *const words[] = {"submit limit", "MaxSubmit", "violates accounting", "temporarily unable",
+                                        "Slurm controller is at its job"};
 
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strcasestr(says, words[i]))
@@ -97,7 +98,8 @@ static int is_full(const char *says)
     return 0;
 }
 
-static enum cairn_status refuse(const struct submit *s, const struct cairn_job *job, const char *says, int *no_parent, struct cairn_error *err)
+static enum cairn_status refuse(const struct submit *s, const struct cairn_job *job, const char *says, int *no_parent,
+                                struct cairn_error *err)
 {
     char asked[160] = "";
 
@@ -115,14 +117,15 @@ static enum cairn_status refuse(const struct submit *s, const struct cairn_job *
                 else if (v)
                     snprintf(asked, sizeof asked, "slurm.*.%s is %lld; ", complaints[i].key, (long long)json_integer_value(v));
             }
-            return cairn_fail(err, complaints[i].code, "Slurm refuses the job %s: %s (%s%s)", job->name, says, asked, complaints[i].advice);
+            return cairn_fail(err, complaints[i].code, "Slurm refuses the job %s: %s (%s%s)", job->name, says, asked,
+                              complaints[i].advice);
         }
     return cairn_fail(err, CAIRN_EAGAIN, "sbatch did not take the job %s: %s", job->name, says);
 }
 
 /* One call of sbatch. *id 0 and CAIRN_OK: the queue is full (*full), or a parent is unknown (*no_parent). */
-static enum cairn_status sbatch(struct submit *s, const struct cairn_job *job, const char *script, const char *dependency, int test, int64_t *id, int *no_parent,
-                                struct cairn_error *err)
+static enum cairn_status sbatch(struct submit *s, const struct cairn_job *job, const char *script, const char *dependency, int test,
+                                int64_t *id, int *no_parent, struct cairn_error *err)
 {
     double until = cairn_now_s() + s->o->patience_s;
     const char *argv[8];
@@ -153,13 +156,15 @@ static enum cairn_status sbatch(struct submit *s, const struct cairn_job *job, c
             goto out;
         }
         if (c.code == 127)
-            TRY(cairn_fail(err, CAIRN_EDEVICE, "sbatch is not in the PATH: no Slurm on this machine (or its module is not loaded)"));
+            TRY(cairn_fail(err, CAIRN_EDEVICE,
+                           "sbatch is not in the PATH: no Slurm on this machine (or its module is not loaded)"));
         if (c.late || is_full(cairn_str_z(&c.err))) {
             s->full = 1;
             goto out;
         }
         says = cairn_command_says(&c);
-        if (!strcasestr(says, "contact") && !strcasestr(says, "socket") && !strcasestr(says, "timed out") && !strcasestr(says, "communication")) {
+        if (!strcasestr(says, "contact") && !strcasestr(says, "socket") && !strcasestr(says, "timed out") &&
+            !strcasestr(says, "communication")) {
             TRY(refuse(s, job, says, no_parent, err));
             goto out;
         }
@@ -251,9 +256,9 @@ static void report_add(struct submit *s, int k, const char *state, json_t *after
 {
     const struct cairn_job *j = &s->plan.job[k];
 
-    json_array_append_new(s->jobs, json_pack("{s:I, s:s, s:I, s:s, s:I, s:s, s:O*, s:s}", "job", (json_int_t)s->id[k], "name", j->name, "step",
-                                             (json_int_t)j->step, "group", j->group, "tasks", (json_int_t)j->tasks, "state", state, "after", after, "why",
-                                             why ? why : ""));
+    json_array_append_new(s->jobs, json_pack("{s:I, s:s, s:I, s:s, s:I, s:s, s:O*, s:s}", "job", (json_int_t)s->id[k], "name",
+                                             j->name, "step", (json_int_t)j->step, "group", j->group, "tasks", (json_int_t)j->tasks,
+                                             "state", state, "after", after, "why", why ? why : ""));
 }
 
 /* Why nobody but a user may queue it; "" if anybody may. anew: we have just cancelled it ourselves. */
@@ -314,7 +319,8 @@ static enum cairn_status job_queue(struct submit *s, int k, struct cairn_error *
     }
     s->fresh[k] = 1;
     snprintf(id, sizeof id, "%lld", (long long)s->id[k]);
-    cairn_ledger_tell(s->run, "queued", j, json_pack("{s:s, s:s, s:s?, s:s}", "job", id, "by", s->o->by, "why", s->o->why, "after", dependency));
+    cairn_ledger_tell(s->run, "queued", j,
+                      json_pack("{s:s, s:s, s:s?, s:s}", "job", id, "by", s->o->by, "why", s->o->why, "after", dependency));
     report_add(s, k, "queued", after, s->o->why);
 out:
     cairn_str_free(&script);
@@ -406,8 +412,8 @@ out:
     return st;
 }
 
-/* Reads the queue. Slurm may still be taking a job down that is no longer what it was (cancelled, or being requeued): a user waits and sees
- * what becomes of it; a job does not, its children will see. */
+/* Reads the queue. Slurm may still be taking a job down that is no longer what it was (cancelled, or being requeued): a user waits
+ * and sees what becomes of it; a job does not, its children will see. */
 static enum cairn_status settle(struct submit *s, int wait, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -421,7 +427,8 @@ static enum cairn_status settle(struct submit *s, int wait, struct cairn_error *
         cairn_queue_free(&s->queue);
         TRY(cairn_queue_read(&s->queue, prefix, s->o->patience_s, err));
         for (int k = 0; k < s->plan.n; k++) {
-            const struct cairn_queued *q = in_window(s, &s->plan.job[k]) ? cairn_queue_find(&s->queue, s->plan.job[k].name, s->o->self) : NULL;
+            const struct cairn_queued *q =
+                in_window(s, &s->plan.job[k]) ? cairn_queue_find(&s->queue, s->plan.job[k].name, s->o->self) : NULL;
 
             leaving += q && !strcmp(q->state, "COMPLETING");
         }
@@ -460,7 +467,8 @@ out:
     return st;
 }
 
-enum cairn_status cairn_submit(const struct cairn_run *run, const struct cairn_submit_opts *opts, json_t **report, struct cairn_error *err)
+enum cairn_status cairn_submit(const struct cairn_run *run, const struct cairn_submit_opts *opts, json_t **report,
+                               struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct submit s = {.run = run, .o = opts, .jobs = json_array()};
@@ -497,7 +505,9 @@ enum cairn_status cairn_submit(const struct cairn_run *run, const struct cairn_s
         some |= !strcmp(state, "queued") || !strcmp(state, "kept");
     }
     if (s.full && !some)
-        TRY(cairn_fail(err, CAIRN_EAGAIN, "Slurm takes no more jobs of yours just now (a limit on submitted jobs; squeue --me lists them); submit again later"));
+        TRY(cairn_fail(
+            err, CAIRN_EAGAIN,
+            "Slurm takes no more jobs of yours just now (a limit on submitted jobs; squeue --me lists them); submit again later"));
     if (!*report)
         TRY(CAIRN_NOMEM(err));
 out:
@@ -524,7 +534,8 @@ static int place(const struct cairn_plan *p, const char *name)
     return -1;
 }
 
-enum cairn_status cairn_submit_cancel(const struct cairn_run *run, const struct cairn_job *from, double patience_s, int *n, struct cairn_error *err)
+enum cairn_status cairn_submit_cancel(const struct cairn_run *run, const struct cairn_job *from, double patience_s, int *n,
+                                      struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_plan plan = {0};

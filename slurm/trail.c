@@ -28,11 +28,13 @@ static const struct {
     {"Dependency", "waits for the jobs before it", NULL},
     {"DependencyNeverSatisfied", "waits for a job that will never end well", "cairn submit DIR"},
     {"JobHeldUser", "held by you", "scontrol release %s"},
-    {"JobHeldAdmin", "held by an administrator, or after too many failed starts", "scontrol release %s (if you may), or ask who runs the cluster"},
+    {"JobHeldAdmin", "held by an administrator, or after too many failed starts",
+     "scontrol release %s (if you may), or ask who runs the cluster"},
     {"launch", "its launch failed, so Slurm holds it", "cairn submit DIR"},
     {"PartitionDown", "its partition is down", "sinfo -s; another one: cairn stop DIR, then cairn submit DIR slurm.partition=..."},
     {"PartitionInactive", "its partition is inactive", "sinfo -s"},
-    {"PartitionNodeLimit", "asks for more nodes than its partition gives", "fix slurm.*.nodes: cairn stop DIR, then cairn submit DIR slurm.train.nodes=..."},
+    {"PartitionNodeLimit", "asks for more nodes than its partition gives",
+     "fix slurm.*.nodes: cairn stop DIR, then cairn submit DIR slurm.train.nodes=..."},
     {"PartitionTimeLimit", "asks for more time than its partition gives", "cairn stop DIR, then cairn submit DIR slurm.time=..."},
     {"ReqNodeNotAvail", "a node that it needs is not available", "sinfo -R"},
     {"Reservation", "waits for a reservation", NULL},
@@ -115,7 +117,8 @@ static const struct cairn_link *ahead(const struct cairn_trail *t, const struct 
     return NULL;
 }
 
-static void queued_row(const struct cairn_trail *t, const struct cairn_job *j, const struct cairn_link *l, struct cairn_trail_row *row)
+static void queued_row(const struct cairn_trail *t, const struct cairn_job *j, const struct cairn_link *l,
+                       struct cairn_trail_row *row)
 {
     int n = 0, running = 0, leaving = 0;
     const struct cairn_queued *q = cairn_queue_find(&t->queue, j->name, 0), *held = NULL;
@@ -143,7 +146,8 @@ static void queued_row(const struct cairn_trail *t, const struct cairn_job *j, c
         else if (!running)
             snprintf(row->reason, sizeof row->reason, "is being taken down");
         else if (j->tasks > 1)
-            snprintf(row->reason, sizeof row->reason, "%d of %lld tasks at work, %d queued", running, (long long)j->tasks, n - running - leaving);
+            snprintf(row->reason, sizeof row->reason, "%d of %lld tasks at work, %d queued", running, (long long)j->tasks,
+                     n - running - leaving);
         else if (cairn_job_state(&s, q->id, 0, NULL) == CAIRN_OK && s.restarts)
             snprintf(row->reason, sizeof row->reason, "on %s, requeued %lld times so far", q->nodes, (long long)s.restarts);
         else
@@ -154,7 +158,8 @@ static void queued_row(const struct cairn_trail *t, const struct cairn_job *j, c
     q = held ? held : q;
     snprintf(row->reason, sizeof row->reason, "%s", strcmp(q->reason, "None") ? q->reason : "Slurm has not looked at it yet");
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
-        if (!strcmp(q->reason, reasons[i].reason) || (!strcmp(reasons[i].reason, "launch") && cairn_starts_with(q->reason, "launch"))) {
+        if (!strcmp(q->reason, reasons[i].reason) ||
+            (!strcmp(reasons[i].reason, "launch") && cairn_starts_with(q->reason, "launch"))) {
             snprintf(row->reason, sizeof row->reason, "%s (%s)", reasons[i].words, q->reason);
             if (reasons[i].next)
                 next_put(t, row, reasons[i].next);
@@ -177,8 +182,9 @@ static void ended_row(const struct cairn_trail *t, const struct cairn_job *j, st
     } else {
         row->state = "stopped";
         if (t->answers && cairn_job_state(&s, was, 0, NULL) == CAIRN_OK && s.state[0])
-            snprintf(row->reason, sizeof row->reason, "job %s ended as %s%s%s%s", was, s.state, s.nodes[0] && strcmp(s.nodes, "(null)") ? " on " : "",
-                     s.nodes[0] && strcmp(s.nodes, "(null)") ? s.nodes : "", !strcmp(s.state, "OUT_OF_MEMORY") ? ": give it more with slurm.memory" : "");
+            snprintf(row->reason, sizeof row->reason, "job %s ended as %s%s%s%s", was, s.state,
+                     s.nodes[0] && strcmp(s.nodes, "(null)") ? " on " : "", s.nodes[0] && strcmp(s.nodes, "(null)") ? s.nodes : "",
+                     !strcmp(s.state, "OUT_OF_MEMORY") ? ": give it more with slurm.memory" : "");
         else
             snprintf(row->reason, sizeof row->reason, "job %s is not in the queue any more", was);
     }

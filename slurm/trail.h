@@ -1,4 +1,5 @@
-/* trail.h - what Slurm has to do with each link of a run, for `cairn status`: job, state, why it waits, what to do about it. Changes nothing. */
+/* trail.h - what Slurm has to do with each link of a run, for `cairn status`: job, state, why it waits, what to do about it.
+ * Changes nothing. */
 #ifndef CAIRN_SLURM_TRAIL_H
 #define CAIRN_SLURM_TRAIL_H
 
@@ -12,7 +13,8 @@ struct cairn_trail_row {
     char reason[500], next[4300];
 };
 
-/* Reads queue and ledger. Where this machine has no Slurm, or it does not answer, rows say what the ledger knows, and cairn_trail_note why. */
+/* Reads queue and ledger. Where this machine has no Slurm, or it does not answer, rows say what the ledger knows, and
+ * cairn_trail_note why. */
 enum cairn_status cairn_trail_open(struct cairn_trail **out, const struct cairn_run *run, struct cairn_error *err);
 void cairn_trail_close(struct cairn_trail *t); /* NULL is fine */
 /* Of a link that is not committed. */

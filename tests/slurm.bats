@@ -2,7 +2,7 @@
 load lib
 load slurm/lib
 
-layout=(rollout.tasks=4 score.tasks=2 train.parallel.dp=2 run.steps=2)
+layout=(rollout.tasks=4 score.tasks=2 train.parallel.dp=2 run.steps=1)
 jobs=('slurm.jobs=[[rollout],[score],[train,sync]]' slurm.train.nodes=2 'slurm.rollout.extra=["--exclusive"]')
 tiny_recipe=tests/faults/micro.yaml
 
@@ -32,7 +32,7 @@ setup() {
     [ "$(jobs_of "$dir" | wc -l)" = "$(jobs_of "$dir" | sort -u | wc -l)" ]
     is 0 "$cairn" status "$dir" --json
     says '"job":"' '"state":"queued"'
-    until_queue_empty "$dir" 60
+    until_queue_empty "$dir" 200
     is 0 "$cairn" run "$root/$tiny_recipe" --run "$BATS_TEST_TMPDIR/local" --quiet "${layout[@]}"
     same_digest "$BATS_TEST_TMPDIR/local" "$dir"
     is 0 "$cairn" verify "$dir"
@@ -58,7 +58,7 @@ setup() {
     is 0 "$cairn" status "$dir"
     says "cairn submit"
     is 0 "$cairn" submit "$dir"
-    until_queue_empty "$dir" 40
+    until_queue_empty "$dir" 120
     is 0 "$cairn" run "$root/$tiny_recipe" --run "$BATS_TEST_TMPDIR/local" --quiet "${long[@]}"
     same_digest "$BATS_TEST_TMPDIR/local" "$dir"
     nobody_left "$dir"

@@ -44,11 +44,16 @@ static error_t option(int key, char *arg, struct argp_state *state)
     return ARGP_ERR_UNKNOWN;
 }
 
-static const struct argp argp = {options, option, "DIR --step N --group NAME",
-                                 "What a Slurm job of a run does: its stages one after another under srun, each asked for before and after. "
-                                 "Job scripts call it; people call cairn submit.\v"
-                                 "Examples:\n  cairn job /tmp/tiny --step 3 --group rollout\n  cairn job /tmp/tiny --preflight",
-                                 NULL, NULL, NULL};
+static const struct argp argp = {
+    options,
+    option,
+    "DIR --step N --group NAME",
+    "What a Slurm job of a run does: its stages one after another under srun, each asked for before and after. "
+    "Job scripts call it; people call cairn submit.\v"
+    "Examples:\n  cairn job /tmp/tiny --step 3 --group rollout\n  cairn job /tmp/tiny --preflight",
+    NULL,
+    NULL,
+    NULL};
 
 int cairn_verb_job(int argc, char **argv)
 {

@@ -37,11 +37,16 @@ static error_t option(int key, char *arg, struct argp_state *state)
     return 0;
 }
 
-static const struct argp argp = {options, option, "DIR",
-                                 "Cancels what is queued or running for a run. Running stages hear SIGTERM, finish their unit and keep it; "
-                                 "cairn submit DIR goes on from there.\v"
-                                 "Examples:\n  cairn stop /tmp/tiny\n  cairn stop /tmp/tiny --wait",
-                                 NULL, NULL, NULL};
+static const struct argp argp = {
+    options,
+    option,
+    "DIR",
+    "Cancels what is queued or running for a run. Running stages hear SIGTERM, finish their unit and keep it; "
+    "cairn submit DIR goes on from there.\v"
+    "Examples:\n  cairn stop /tmp/tiny\n  cairn stop /tmp/tiny --wait",
+    NULL,
+    NULL,
+    NULL};
 
 int cairn_verb_stop(int argc, char **argv)
 {

@@ -1,7 +1,7 @@
 /* submit.c - `cairn submit RECIPE|DIR --run DIR`: the chain as Slurm jobs.
  *
- * Makes the run if it is not there (as `cairn run` does), checks what Slurm would refuse before anything is queued, then keeps the window full
- * (slurm/submit.h). Call it again after anything: it queues what is missing and nothing else.
+ * Makes the run if it is not there (as `cairn run` does), checks what Slurm would refuse before anything is queued, then keeps the
+ * window full (slurm/submit.h). Call it again after anything: it queues what is missing and nothing else.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,8 @@ struct args {
 static const struct argp_option options[] = {
     {"run", 'r', "DIR", 0, "the run directory; made if it is not there", 0},
     {"dry-run", 'n', NULL, 0, "make the run directory, print the plan and the scripts, queue nothing (needs no Slurm)", 0},
-    {"extend", 'x', NULL, 0, "only queue the steps that have come into the window: what a job does at its end; failures are not forgiven", 0},
+    {"extend", 'x', NULL, 0,
+     "only queue the steps that have come into the window: what a job does at its end; failures are not forgiven", 0},
     {"json", 'j', NULL, 0, "print one JSON object", 0},
     {0},
 };
@@ -54,11 +55,16 @@ static error_t option(int key, char *arg, struct argp_state *state)
     return ARGP_ERR_UNKNOWN;
 }
 
-static const struct argp argp = {options, option, "RECIPE|DIR --run DIR [key=value ...]",
-                                 "Queues a run as Slurm jobs: a window of steps, further ones as these end (slurm.window, slurm.extend). Call it again "
-                                 "after anything, or after a change of slurm keys: it queues what is missing, and failures before are forgiven.\v"
-                                 "Examples:\n  cairn submit recipes/tiny.yaml --run /scratch/tiny slurm.partition=gpu\n  cairn submit /scratch/tiny",
-                                 NULL, NULL, NULL};
+static const struct argp argp = {
+    options,
+    option,
+    "RECIPE|DIR --run DIR [key=value ...]",
+    "Queues a run as Slurm jobs: a window of steps, further ones as these end (slurm.window, slurm.extend). Call it again "
+    "after anything, or after a change of slurm keys: it queues what is missing, and failures before are forgiven.\v"
+    "Examples:\n  cairn submit recipes/tiny.yaml --run /scratch/tiny slurm.partition=gpu\n  cairn submit /scratch/tiny",
+    NULL,
+    NULL,
+    NULL};
 
 /* Is `path` a run? */
 static int is_run(const char *path)
@@ -131,7 +137,8 @@ static void report_print(const json_t *report, int dry)
         printf("  %s", text_of(row, "name"));
         if (tasks > 1)
             printf(" [0-%lld]", (long long)(tasks - 1));
-        json_array_foreach(json_object_get(row, "after"), k, parent) printf("%s%s", k ? ", " : "  after ", json_string_value(parent));
+        json_array_foreach(json_object_get(row, "after"), k, parent)
+            printf("%s%s", k ? ", " : "  after ", json_string_value(parent));
         if (text_of(row, "why")[0] && strcmp(text_of(row, "why"), "None"))
             printf("  (%s)", text_of(row, "why"));
         putchar('\n');
@@ -165,7 +172,8 @@ int cairn_verb_submit(int argc, char **argv)
     if (cairn_lock_held(run->dir, holder, sizeof holder))
         TRY(cairn_fail(&err, CAIRN_EAGAIN, "%s: cairn run is at work here (%s); queue it when that has ended", run->dir, holder));
     {
-        struct cairn_submit_opts o = {.by = a.extend ? "extend" : "user", .dry_run = a.dry, .patience_s = PATIENCE_S, .scripts = &scripts};
+        struct cairn_submit_opts o = {
+            .by = a.extend ? "extend" : "user", .dry_run = a.dry, .patience_s = PATIENCE_S, .scripts = &scripts};
 
         st = cairn_submit(run, &o, &report, &err);
     }

@@ -7,9 +7,9 @@
  *     TRY(cairn_pmi_get(p, 0, "address", text, sizeof text, err));
  *     cairn_pmi_close(p);                                         collective
  *
- * Which one is chosen at run time by what the launcher put into the environment. Both libraries are opened at run time: PMIx through a shared
- * object of ours (cairn-pmix.so, built where its header is), PMI2 is Slurm's own libpmi2. Not together with MPI in one process: an MPI library
- * talks to the same server. One thread at a time.
+ * Which one is chosen at run time by what the launcher put into the environment. Both libraries are opened at run time: PMIx
+ * through a shared object of ours (cairn-pmix.so, built where its header is), PMI2 is Slurm's own libpmi2. Not together with MPI in
+ * one process: an MPI library talks to the same server. One thread at a time.
  */
 #ifndef CAIRN_WORLD_PMI_H
 #define CAIRN_WORLD_PMI_H
@@ -18,7 +18,7 @@
 
 #include "base/status.h"
 
-#define CAIRN_PMI_KEY 40    /* longest key, bytes: letters, digits, '.', '_', '-' */
+#define CAIRN_PMI_KEY   40  /* longest key, bytes: letters, digits, '.', '_', '-' */
 #define CAIRN_PMI_VALUE 320 /* longest value, bytes: any text without NUL */
 
 struct cairn_pmi;

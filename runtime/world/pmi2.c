@@ -1,7 +1,7 @@
 /* pmi2.c - PMI2 through Slurm's libpmi2, opened at run time, so that nothing of Slurm is needed to build or to start.
  *
- * One key space for all ranks: keys carry the rank. The wire takes "key=value;" texts, so values are written with %XX for everything but letters,
- * digits and a few signs. The four functions that are used are declared here as Slurm's pmi2.h has them.
+ * One key space for all ranks: keys carry the rank. The wire takes "key=value;" texts, so values are written with %XX for
+ * everything but letters, digits and a few signs. The four functions that are used are declared here as Slurm's pmi2.h has them.
  */
 #include <ctype.h>
 #include <dlfcn.h>

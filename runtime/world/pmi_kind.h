@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 
-#define CAIRN_PMI_ABI 1
+#define CAIRN_PMI_ABI     1
 #define CAIRN_PMIX_SYMBOL "cairn_pmix"
 
 struct cairn_pmi_kind {

@@ -1,5 +1,5 @@
-/* pmix.c - PMIx: a shared object of its own (cairn-pmix.so), the only code that includes PMIx's header, opened only under a launcher that
- * speaks it. */
+/* pmix.c - PMIx: a shared object of its own (cairn-pmix.so), the only code that includes PMIx's header, opened only under a
+ * launcher that speaks it. */
 #include <pmix.h>
 #include <stdio.h>
 #include <string.h>

@@ -10,9 +10,10 @@
 
 #include "slurm/ledger.h"
 
-#define END(action, code) "{\"ev\":\"end\",\"step\":3,\"stage\":\"rollout\",\"action\":\"" action "\",\"code\":" #code ",\"text\":\"t" #code "\"}"
+#define END(action, code)                                                                                                          \
+    "{\"ev\":\"end\",\"step\":3,\"stage\":\"rollout\",\"action\":\"" action "\",\"code\":" #code ",\"text\":\"t" #code "\"}"
 #define OTHER "{\"ev\":\"end\",\"step\":4,\"stage\":\"rollout\",\"action\":\"retry\",\"code\":137,\"text\":\"x\"}"
-#define GO "{\"ev\":\"go\",\"step\":0,\"stage\":\"\"}"
+#define GO    "{\"ev\":\"go\",\"step\":0,\"stage\":\"\"}"
 
 static void failures(void **state)
 {
@@ -26,7 +27,8 @@ static void failures(void **state)
         {"[" END("retry", 137) "," END("retry", 137) "]", "twice the same", 2, 137, 0, "t137"},
         {"[" END("retry", 137) "," END("retry", 70) "]", "another one", 1, 70, 0, "t70"},
         {"[" END("retry", 137) "," OTHER "," END("retry", 137) "]", "another step's does not count", 2, 137, 0, "t137"},
-        {"[" END("retry", 137) "," END("requeue", 75) "," END("retry", 137) "]", "a preemption in between neither", 2, 137, 0, "t137"},
+        {"[" END("retry", 137) "," END("requeue", 75) "," END("retry", 137) "]", "a preemption in between neither", 2, 137, 0,
+         "t137"},
         {"[" END("retry", 137) "," END("killed", 0) "," END("retry", 137) "]", "nor a kill", 2, 137, 0, "t137"},
         {"[" END("retry", 137) "," END("done", 0) "]", "it did well after all", 0, 0, 0, ""},
         {"[" END("retry", 137) "," END("stop", 137) "]", "stopped", 2, 137, 1, "t137"},
@@ -55,7 +57,8 @@ static void unfit(void **state)
         {"[]", "", "none"},
         {"[{\"ev\":\"unfit\",\"t\":1000,\"node\":\"n3\"}]", "n3", "one"},
         {"[{\"ev\":\"unfit\",\"t\":1000,\"node\":\"n3\"},{\"ev\":\"unfit\",\"t\":1001,\"node\":\"n3\"}]", "n3", "once is enough"},
-        {"[{\"ev\":\"unfit\",\"t\":1000,\"node\":\"n12\"},{\"ev\":\"unfit\",\"t\":1001,\"node\":\"n1\"}]", "n12,n1", "a name within a name"},
+        {"[{\"ev\":\"unfit\",\"t\":1000,\"node\":\"n12\"},{\"ev\":\"unfit\",\"t\":1001,\"node\":\"n1\"}]", "n12,n1",
+         "a name within a name"},
         {"[{\"ev\":\"unfit\",\"t\":1000,\"node\":\"n3\"}," GO "]", "", "a user says go on"},
         {"[{\"ev\":\"unfit\",\"t\":-90000,\"node\":\"n3\"}]", "", "long ago"},
         {"[{\"ev\":\"unfit\",\"t\":1000,\"node\":\"n3; rm -rf\"}]", "", "no name of a node"},
@@ -76,8 +79,10 @@ static void unfit(void **state)
 
 static void last_job(void **state)
 {
-    json_t *events = json_loads("[{\"ev\":\"queued\",\"step\":3,\"stage\":\"rollout\",\"job\":\"7\"},{\"ev\":\"queued\",\"step\":3,\"stage\":\"score\",\"job\":\"8\"},"
-                                "{\"ev\":\"queued\",\"step\":3,\"stage\":\"rollout\",\"job\":\"9\"},{\"ev\":\"start\",\"step\":3,\"stage\":\"rollout\",\"job\":\"5\"}]",
+    json_t *events = json_loads("[{\"ev\":\"queued\",\"step\":3,\"stage\":\"rollout\",\"job\":\"7\"},{\"ev\":\"queued\",\"step\":3,"
+                                "\"stage\":\"score\",\"job\":\"8\"},"
+                                "{\"ev\":\"queued\",\"step\":3,\"stage\":\"rollout\",\"job\":\"9\"},{\"ev\":\"start\",\"step\":3,"
+                                "\"stage\":\"rollout\",\"job\":\"5\"}]",
                                 0, NULL);
 
     (void)state;
