@@ -58,7 +58,10 @@ static void message(const char *kind, const char *fmt, va_list ap)
         cairn_str_printf(&s, "%s[%d]: %s%s\n", self.program, self.rank, kind, text);
     else
         cairn_str_printf(&s, "%s: %s%s\n", self.program, kind, text);
-    put_line(&s);
+    if (s.oom) /* that there is no memory must be told without any */
+        dprintf(STDERR_FILENO, "%s: %s%s\n", self.program, kind, text);
+    else
+        put_line(&s);
     cairn_str_free(&s);
 }
 
