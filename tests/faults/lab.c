@@ -485,16 +485,24 @@ static void report_read(const char *box, struct lab_end *end)
 
 static void err_read(const char *box, struct lab_end *end)
 {
-    char *path = text("%s/err", box), *line = NULL;
+    char *path = text("%s/err", box), *line = NULL, warning[sizeof end->last] = "";
     FILE *f = fopen(path, "re");
     size_t cap = 0;
 
     while (f && getline(&line, &cap, f) > 0) {
         line[strcspn(line, "\n")] = 0;
-        if (!*line || strstr(line, ": warning: "))
+        if (!*line)
             continue;
+        if (strstr(line, ": warning: ")) { /* counts only where nothing else is said */
+            snprintf(warning, sizeof warning, "%.599s", line);
+            continue;
+        }
         end->lines++;
         snprintf(end->last, sizeof end->last, "%.599s", line);
+    }
+    if (!end->lines && warning[0]) {
+        end->lines = 1;
+        memcpy(end->last, warning, sizeof end->last);
     }
     if (f)
         fclose(f);
