@@ -54,7 +54,7 @@ static enum cairn_status check(const struct cairn_crew_job *j, struct cairn_erro
 
 static enum cairn_status work(const struct cairn_crew_job *j, struct cairn_error *err)
 {
-    enum cairn_status st = cairn_fd_pread_all(j->fd, j->h_dst, (size_t)j->n, j->at, j->path, err);
+    enum cairn_status st = j->there ? CAIRN_OK : cairn_fd_pread_all(j->fd, j->h_dst, (size_t)j->n, j->at, j->path, err);
 
     return st == CAIRN_OK && j->table ? check(j, err) : st;
 }

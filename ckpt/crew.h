@@ -20,6 +20,7 @@ struct cairn_crew_job {
     const char *path;                 /* for sentences */
     int64_t at, n;                    /* bytes of the file */
     void *h_dst;                      /* n bytes */
+    int there;                        /* 1: they are there already, to be checked only */
     struct cairn_tiling tiling;       /* of the part that they belong to */
     const struct cairn_digest *table; /* digest of the part's tile i; NULL: nothing to check */
     int64_t first, tiles;             /* the bytes are exactly these tiles of the part */

@@ -18,12 +18,25 @@
 #define STAGE ((int64_t)2 << 20)  /* bytes of a block that goes through the stage */
 #define OPEN_MAX 400              /* shards open at a time */
 #define DIRECT ((int64_t)512 << 10) /* bytes of a block that is read into place */
+#define AHEAD ((int64_t)256 << 10)  /* bytes read at once when small pieces are asked for in the order of the file */
+#define SMALL ((int64_t)64 << 10)   /* bytes of such a piece, at most */
+#define STREAK 4                    /* pieces in a row that make it worth while */
 
 struct open_shard {
     int fd;                     /* -1: not open */
+    int64_t size;               /* of the file */
     char *path;
     int checked;                /* the whole file's digest held */
     struct cairn_digest *table; /* NULL: not read */
+};
+
+/* Bytes of a shard that were read before they were asked for, and where the last piece ended. */
+struct ahead {
+    const struct open_shard *shard; /* NULL: none */
+    int64_t at, n, end;
+    int64_t run;                    /* bytes of pieces that came one after another, `streak` of them (counted to STREAK) */
+    int streak;
+    unsigned char *p;           /* AHEAD bytes, made on first use */
 };
 
 struct cairn_reader {
@@ -33,6 +46,7 @@ struct cairn_reader {
     int nopen;
     unsigned char *stage;       /* STAGE + 2 tiles, made on first use */
     struct cairn_crew *crew;    /* reads and checks blocks */
+    struct ahead ahead;
     int64_t bytes;
 };
 
@@ -106,6 +120,7 @@ void cairn_reader_close(struct cairn_reader *r)
     free(r->shard);
     cairn_manifest_destroy(r->m);
     free(r->stage);
+    free(r->ahead.p);
     free(r->dir);
     free(r);
 }
@@ -188,6 +203,7 @@ static enum cairn_status shards_close(struct cairn_reader *r, struct cairn_error
         s->checked = 0;
     }
     r->nopen = 0;
+    r->ahead.shard = NULL;
     return st;
 }
 
@@ -206,6 +222,7 @@ static enum cairn_status shard_open(struct cairn_reader *r, int i, struct cairn_
         TRY(shards_close(r, err));
     TRY(cairn_beneath_open(r->dir, e->file, &s->fd, &size, NULL, err));
     r->nopen++;
+    s->size = size;
     if (size != e->size) {
         close(s->fd);
         s->fd = -1;
@@ -299,13 +316,55 @@ static void round_out(const struct source *s, int64_t *at, int64_t *end, int64_t
     *end += last;
 }
 
+/* Bytes [from, from + n) of a shard to p from what was read ahead, after reading further if pieces come one after another
+ * (padding of less than 8 bytes between them). 0: they must be read on their own, which also tells what went wrong. */
+static int read_ahead(struct cairn_reader *r, const struct open_shard *s, int64_t from, int64_t n, void *p)
+{
+    struct ahead *a = &r->ahead;
+    struct cairn_error e;
+    int64_t have = 0, want;
+
+    if (a->shard != s)
+        a->n = 0;
+    if (a->n && from >= a->at && from <= a->at + a->n)
+        have = a->at + a->n - from;
+    if (a->shard != s || from < a->end || from - a->end >= 8 || n > (have ? AHEAD : SMALL))
+        a->streak = 0, a->run = 0; /* out of order, or large */
+    else if (a->streak < STREAK)
+        a->streak++;
+    a->shard = s;
+    a->end = from + n;
+    if (n > (have ? AHEAD : SMALL))
+        return 0;
+    a->run += n;
+    if (have < n) {
+        if (a->streak < STREAK || (!a->p && !(a->p = malloc((size_t)AHEAD))))
+            return 0;
+        if (have)
+            memmove(a->p, a->p + (from - a->at), (size_t)have);
+        a->at = from;
+        a->n = 0;
+        want = a->run < AHEAD ? a->run : AHEAD; /* never more for nothing than was of use before; n at least */
+        want = want < s->size - from ? want : s->size - from;
+        if (want < n || cairn_fd_pread_all(s->fd, a->p + have, (size_t)(want - have), from + have, s->path, &e) != CAIRN_OK)
+            return 0;
+        a->n = want;
+        r->bytes += want - have;
+    }
+    memcpy(p, a->p + (from - a->at), (size_t)n);
+    return 1;
+}
+
 /* Has bytes [at, end) of the part, which are `n` whole tiles from `first` on, read to p and checked by the crew. */
 static void read_tiles(struct cairn_reader *r, const struct source *s, int64_t at, int64_t end, int64_t first, int64_t n, void *p)
 {
     struct cairn_crew_job job = {.fd = s->shard->fd, .path = s->shard->path, .at = s->slice->at + at, .n = end - at, .h_dst = p,
                                  .tiling = s->tiling, .table = s->table, .first = first, .tiles = n};
 
-    r->bytes += end - at;
+    if (read_ahead(r, s->shard, job.at, job.n, p))
+        job.there = 1;
+    else
+        r->bytes += job.n;
     cairn_crew_give(r->crew, &job);
 }
 

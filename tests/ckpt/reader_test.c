@@ -188,6 +188,73 @@ static void reads_no_more_than_it_must(void **state)
     free(got);
 }
 
+/* Small tensors of odd sizes in the order of the file, every third left out, backwards: the right bytes, none read twice in
+ * order, none ahead where there are gaps; damage behind what is asked for is no trouble before it is asked for. */
+static void small_ones_in_order(void **state)
+{
+    enum { N = 3000, MAX = 70000 };
+    struct cairn_slice *s = calloc(N, sizeof *s);
+    char (*name)[16] = calloc(N, sizeof *name);
+    const void **cp = calloc(N, sizeof *cp);
+    unsigned char *x = malloc(N + MAX), *got = malloc(MAX);
+    int64_t *n = calloc(N, sizeof *n), total = 0, thirds = 0, place;
+    struct cairn_manifest *m;
+    struct cairn_reader *r;
+    uint64_t seed = 3;
+    char file[600];
+
+    (void)state;
+    noise(x, N + MAX, 21);
+    for (int i = 0; i < N; i++) {
+        snprintf(name[i], sizeof name[i], "t%d", i);
+        n[i] = i % 100 == 99 ? MAX - i % 7 : (int64_t)(mix(&seed) % 3000) + 1;
+        s[i] = cairn_slice_whole(name[i], CAIRN_U8, 1, &n[i]);
+        cp[i] = x + i;
+        total += n[i];
+        thirds += i % 3 ? 0 : n[i];
+    }
+    ok(commit_one(at("line"), "policy", 0, s, cp, N, NULL, err));
+    ok(cairn_reader_open(&r, at("line"), NULL, err));
+    for (int i = 0; i < N; i++) {
+        ok(cairn_reader_box(r, name[i], NULL, NULL, got, (size_t)n[i], err));
+        assert_memory_equal(got, cp[i], (size_t)n[i]);
+    }
+    assert_true(cairn_reader_bytes(r) <= total + 16 * 2 * N + total / 10); /* the table; what large ones leave of a block */
+    for (int i = N - 1; i >= 0; i--) {
+        ok(cairn_reader_box(r, name[i], NULL, NULL, got, (size_t)n[i], err));
+        assert_memory_equal(got, cp[i], (size_t)n[i]);
+    }
+    cairn_reader_close(r);
+    ok(cairn_reader_open(&r, at("line"), NULL, err));
+    for (int i = 0; i < N; i += 3) {
+        ok(cairn_reader_box(r, name[i], NULL, NULL, got, (size_t)n[i], err));
+        assert_memory_equal(got, cp[i], (size_t)n[i]);
+    }
+    assert_true(cairn_reader_bytes(r) <= thirds + 16 * 2 * N);
+    cairn_reader_close(r);
+
+    snprintf(file, sizeof file, "%s/a1/rank0000.h5", at("line"));
+    ok(cairn_manifest_load(&m, at("line"), err));
+    place = cairn_manifest_find(m, name[1020])->parts[0].slice->at;
+    cairn_manifest_destroy(m);
+    flip(file, place, 3);
+    ok(cairn_reader_open(&r, at("line"), NULL, err));
+    for (int i = 1000; i < 1020; i++) {
+        ok(cairn_reader_box(r, name[i], NULL, NULL, got, (size_t)n[i], err));
+        assert_memory_equal(got, cp[i], (size_t)n[i]);
+    }
+    fails(CAIRN_EDATA, "tensor t1020, tile 0", cairn_reader_box(r, name[1020], NULL, NULL, got, (size_t)n[1020], err));
+    ok(cairn_reader_box(r, name[1021], NULL, NULL, got, (size_t)n[1021], err));
+    assert_memory_equal(got, cp[1021], (size_t)n[1021]);
+    cairn_reader_close(r);
+    free(s);
+    free(name);
+    free(cp);
+    free(x);
+    free(got);
+    free(n);
+}
+
 /* Every byte of a shard flipped, one at a time: a read gives the right bytes (the byte was not among them) or CAIRN_EDATA
  * with the name of the file. */
 static void every_flipped_byte(void **state)
@@ -311,7 +378,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(boxes),        cmocka_unit_test(into_tensors),       cmocka_unit_test(refused),
         cmocka_unit_test(reads_no_more_than_it_must), cmocka_unit_test(every_flipped_byte), cmocka_unit_test(damage_names_the_tile),
-        cmocka_unit_test(odd_files),
+        cmocka_unit_test(odd_files),    cmocka_unit_test(small_ones_in_order),
     };
 
     return cmocka_run_group_tests(tests, scratch_up, scratch_down);
