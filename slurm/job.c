@@ -239,9 +239,10 @@ static int ours(int code)
            code == CAIRN_ERECIPE;
 }
 
+/* Not 64: the command line is ours, and a step whose ranks did not find each other (a node in trouble) ends so, too. */
 static int for_good(int code)
 {
-    return code == CAIRN_EUSAGE || code == CAIRN_EDATA || code == CAIRN_ENUMERIC || code == CAIRN_ERECIPE;
+    return code == CAIRN_EDATA || code == CAIRN_ENUMERIC || code == CAIRN_ERECIPE;
 }
 
 static void unfit(void *arg, const char *node, const char *text)

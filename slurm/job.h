@@ -9,7 +9,7 @@
  *     SIGTERM to the job    Slurm ends it (scancel, preemption without grace, time): tasks have heard it too; it waits
  *                           until they are gone
  *     failed                tried again as a new job, up to slurm.attempts times with the same code; then it stops: jobs that
- *                           wait for it are cancelled, with a sentence that says why. 64, 65, 76 and 78 stop at once: trying
+ *                           wait for it are cancelled, with a sentence that says why. 65, 76 and 78 stop at once: trying
  *                           again does not mend them
  *     a node is unfit       named in the ledger and excluded; queued anew
  *     all committed         the window is extended (slurm.extend)
