@@ -435,9 +435,11 @@ static void bad(void *arg, const char *path, const char *text)
         snprintf(why, WHY_BYTES, "verify: %.500s", text);
 }
 
+/* Image i is of this prefix: one in each stretch of `every` changes, drawn; beyond the last: the whole journal. */
 static long prefix_of(const struct crash *c, long i)
 {
-    long p = i / VARIANTS * c->every + (i / VARIANTS + i) % c->every;
+    uint64_t r = c->seed * 977u + (uint64_t)i;
+    long p = i / VARIANTS * c->every + (long)(lab_random(&r) % (uint64_t)c->every);
 
     return p < c->n ? p + 1 : c->n;
 }

@@ -1,8 +1,8 @@
 /* memory.c - allocations fail (F32, F50): the n-th one, or all from the n-th on, for n spread over all of them, in every stage.
  *
  * What is missing is said in one sentence with 73 or 74, or 70 where a library does not tell what it lacked; good data are never called bad (65, 78),
- * nothing half-made is published, and the run goes on to the same bits. HDF5 1.10 does not survive a lack of memory everywhere (it
- * calls through NULL, or exits with 255): such ends are counted, and must be as harmless as a kill.
+ * nothing half-made is published, and the run goes on to the same bits. A library that does not survive it (HDF5 1.10, which verify --deep
+ * asks, calls through NULL or exits with 255) is counted, and must be as harmless as a kill.
  */
 #include <errno.h>
 #include <stdatomic.h>
@@ -123,7 +123,7 @@ long faults_memory(const struct lab *lab, const struct faults_opts *o)
             if (e.code || e.calls < m.samples)
                 lab_die("%s: %ld allocations, ended with %d: %s", subjects[i].name, e.calls, e.code, e.last);
             c = lab_pool_run(lab, &(struct lab_pool){o->jobs, m.samples, trial, name_of, &m}, subjects[i].name);
-            tap(!c.violated, "memory, %s: %ld allocations, %ld of them failed, %ld crashed in HDF5, %ld violations, %.0f s", subjects[i].name,
+            tap(!c.violated, "memory, %s: %ld allocations, %ld of them failed, %ld crashed in a library, %ld violations, %.0f s", subjects[i].name,
                 m.allocations, c.held + c.violated, atomic_load(m.crashes), c.violated, lab_now() - t0);
             violated += c.violated;
         }
