@@ -45,7 +45,7 @@ case \$1 in
 update) >$BATS_TEST_TMPDIR/updated ;;
 install)
     [ -e $BATS_TEST_TMPDIR/updated ] || exit 100
-    for p in pkg-config bats; do printf '#!/bin/sh\nexit 0\n' >$bare/\$p; /bin/chmod +x $bare/\$p; done
+    for p in pkg-config bats spin; do printf '#!/bin/sh\nexit 0\n' >$bare/\$p; /bin/chmod +x $bare/\$p; done
     ;;
 esac
 SH
