@@ -7,7 +7,7 @@ NVCC    ?= nvcc
 B       := build
 OPT     ?= -O2 -g
 STD     := -std=c11 -D_GNU_SOURCE
-WARN    := -Wall -Wextra -Wvla -Wshadow -Wstrict-prototypes -Wmissing-prototypes
+WARN    := -Wno-psabi -Wall -Wextra -Wvla -Wshadow -Wstrict-prototypes -Wmissing-prototypes
 # Numbers: no fast-math, no contraction that the source does not spell out.
 NUM     := -ffp-contract=off -fno-math-errno -fno-trapping-math
 ifeq ($(SAN),1)
