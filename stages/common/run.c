@@ -409,10 +409,10 @@ static void sweep(const struct cairn_run *r)
     }
 }
 
-/* A new run wants a directory of its own: empty, or what an init that was killed left behind. */
+/* A new run wants a directory of its own: empty, or what an init or a replay that was killed left behind (recorded.jsonl: rows from a pipe). */
 static enum cairn_status place_check(const struct cairn_run *r, struct cairn_error *err)
 {
-    static const char *const ours[] = {".", "..", ".lock", "recipe.yaml", "files", "base", "policy", "log"};
+    static const char *const ours[] = {".", "..", ".lock", "recipe.yaml", "files", "base", "policy", "log", "recorded.jsonl"};
     const size_t n = sizeof ours / sizeof *ours;
     enum cairn_status st = CAIRN_OK;
     DIR *dir = opendir(r->dir);
