@@ -20,8 +20,13 @@ long faults_races(const struct lab *lab, const struct faults_opts *o);
 long faults_space(const struct lab *lab, const struct faults_opts *o);
 long faults_crashes(const struct lab *lab, const struct faults_opts *o);
 long faults_memory(const struct lab *lab, const struct faults_opts *o);
+long faults_pins(const struct lab *lab, const struct faults_opts *o);
 long faults_flips(const struct lab *lab, const struct faults_opts *o);
 long faults_growth(const struct lab *lab, const struct faults_opts *o);
+
+/* What pins.c starts of this program: exit codes. */
+int faults_child_reader(const char *dir);
+int faults_child_collector(const char *dir);
 
 /* One TAP line. */
 void tap(int held, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

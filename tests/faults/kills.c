@@ -1,10 +1,9 @@
 /* kills.c - whole runs that are killed, or asked to stop, at random moments (F3, F21, F23, F24).
  *
- * kills: `cairn run` is started again and again; each time SIGKILL hits, at a moment drawn anew, its whole process group, only `cairn run`
- * itself, or one process of the group. stops: the same with SIGTERM or SIGUSR1, sometimes a second and third time while it commits;
+ * kills: `cairn run` is started again and again; each time SIGKILL hits, at a moment drawn anew, all its processes, only `cairn run` itself, or
+ * one of them. stops: the same with SIGTERM or SIGUSR1, sometimes a second and third time while it commits;
  * it must end with 75 within the grace time (or 0 when it was just done). At last the run is let go on and must be the undisturbed one.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -40,25 +39,23 @@ static double uniform(uint64_t *r)
     return (double)(lab_random(r) >> 11) / 9007199254740992.0;
 }
 
-/* A process of the group, drawn; the leader if there is none to be seen. */
-static pid_t member(pid_t group, uint64_t *r)
+/* Whoever there is of the run, in the order of /proc. */
+static void signal_all(pid_t session, int signo)
 {
-    pid_t found[64], pid = group;
-    int n = 0;
-    DIR *d = opendir("/proc");
+    pid_t p[64];
+    int n = lab_members(session, p, 64);
 
-    for (struct dirent *e; d && (e = readdir(d)) && n < 64;)
-        if (e->d_name[0] >= '1' && e->d_name[0] <= '9') {
-            pid_t p = (pid_t)strtol(e->d_name, NULL, 10);
+    for (int i = 0; i < n; i++)
+        kill(p[i], signo);
+}
 
-            if (getpgid(p) == group)
-                found[n++] = p;
-        }
-    if (d)
-        closedir(d);
-    if (n)
-        pid = found[lab_random(r) % (uint64_t)n];
-    return pid;
+/* One of them, drawn; the leader if there is none to be seen. */
+static pid_t member(pid_t session, uint64_t *r)
+{
+    pid_t p[64];
+    int n = lab_members(session, p, 64);
+
+    return n ? p[lab_random(r) % (uint64_t)n] : session;
 }
 
 static int trial(void *arg, long i, const char *box, char *why)
@@ -73,7 +70,7 @@ static int trial(void *arg, long i, const char *box, char *why)
     snprintf(cairn, sizeof cairn, "%s/cairn", k->lab->bin);
     for (int round = 0; round < ROUNDS; round++) {
         int whom = (int)(lab_random(&r) % 3), again = (int)(lab_random(&r) % 3), signo = k->stop && lab_random(&r) % 4 == 0 ? SIGUSR1 : SIGTERM;
-        double after = uniform(&r) * k->whole_s, sent, took;
+        double after = uniform(&r) * k->whole_s / (1 + round), sent, took; /* what is done stays done */
         pid_t pid = lab_start(k->lab, &x);
 
         if (!k->stop)
@@ -81,14 +78,17 @@ static int trial(void *arg, long i, const char *box, char *why)
         sleep_s(after);
         sent = lab_now();
         if (whom == 0)
-            kill(-pid, signo);
+            signal_all(pid, signo);
         else if (whom == 1 || k->stop) /* who stops asks `cairn run`, or everybody as a terminal and Slurm do */
             kill(pid, signo);
         else
             kill(member(pid, &r), signo);
         for (int j = 0; k->stop && j < again; j++) {
             sleep_s(uniform(&r) * 0.05);
-            kill(lab_random(&r) % 2 ? -pid : pid, lab_random(&r) % 2 ? SIGTERM : SIGUSR1);
+            if (lab_random(&r) % 2)
+                signal_all(pid, lab_random(&r) % 2 ? SIGTERM : SIGUSR1);
+            else
+                kill(pid, lab_random(&r) % 2 ? SIGTERM : SIGUSR1);
         }
         lab_wait(&x, pid, &e);
         took = lab_now() - sent;
@@ -138,7 +138,7 @@ static long disturb(const struct lab *lab, const struct faults_opts *o, int stop
 {
     atomic_long *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     struct kills k = {.lab = lab, .seed = o->seed, .stop = stop, .signals = shared, .worst_ms = shared + 1};
-    long runs = 80 / o->every > 2 ? 80 / o->every : 2;
+    long runs = 100 / o->every > 2 ? 100 / o->every : 2;
     struct lab_counts c;
     double t0 = lab_now();
 

@@ -416,8 +416,7 @@ pid_t lab_start(const struct lab *lab, const struct lab_exec *x)
     if (pid < 0)
         lab_die("fork: %s", strerror(errno));
     if (!pid) {
-        if (!x->keep_group)
-            setpgid(0, 0);
+        setsid();
         if (chdir(x->box))
             _exit(125);
         redirect("/dev/null", 0, O_RDONLY);
@@ -439,8 +438,6 @@ pid_t lab_start(const struct lab *lab, const struct lab_exec *x)
         execv(x->argv[0], (char **)(uintptr_t)x->argv);
         _exit(126);
     }
-    if (!x->keep_group)
-        setpgid(pid, pid);
     free(tmp);
     free(err);
     free(report);
@@ -510,17 +507,50 @@ static void err_read(const char *box, struct lab_end *end)
     free(path);
 }
 
+int lab_members(pid_t session, pid_t *out, int room)
+{
+    DIR *d = opendir("/proc");
+    int n = 0;
+
+    for (struct dirent *e; d && n < room && (e = readdir(d));) {
+        char path[300], text[400], state;
+        const char *p;
+        int fd, parent, group, of;
+        ssize_t got;
+
+        if (e->d_name[0] < '1' || e->d_name[0] > '9')
+            continue;
+        snprintf(path, sizeof path, "/proc/%s/stat", e->d_name);
+        if ((fd = open(path, O_RDONLY | O_CLOEXEC)) < 0)
+            continue;
+        got = read(fd, text, sizeof text - 1);
+        close(fd);
+        text[got > 0 ? got : 0] = 0;
+        if (!(p = strrchr(text, ')')) || sscanf(p, ") %c %d %d %d", &state, &parent, &group, &of) != 4 || of != session)
+            continue;
+        if (state == 'Z' || state == 'X') {
+            if (atoi(e->d_name) != session) /* an orphan came to us: we are their reaper */
+                waitpid(atoi(e->d_name), NULL, WNOHANG);
+            continue;
+        }
+        out[n++] = atoi(e->d_name);
+    }
+    if (d)
+        closedir(d);
+    return n;
+}
+
 void lab_wait(const struct lab_exec *x, pid_t pid, struct lab_end *end)
 {
     double limit = lab_now() + (x->limit_s > 0 ? x->limit_s : 30), since;
     int status;
-    pid_t got;
+    pid_t got, member;
 
     memset(end, 0, sizeof *end);
     while (!(got = waitpid(pid, &status, WNOHANG))) {
         if (lab_now() > limit) {
             end->late = 1;
-            kill(x->keep_group ? pid : -pid, SIGKILL);
+            kill(pid, SIGKILL);
             limit += 1e9;
         }
         nanosleep(&(struct timespec){0, 300000}, NULL);
@@ -531,12 +561,10 @@ void lab_wait(const struct lab_exec *x, pid_t pid, struct lab_end *end)
     if (end->code == 125 || end->code == 126)
         lab_die("cannot start %s", x->argv[0]);
     since = lab_now();
-    while (!x->keep_group && !kill(-pid, 0)) { /* children see that it is gone and follow; they are ours to reap */
-        if (waitpid(-pid, NULL, WNOHANG) > 0)
-            continue;
+    while (lab_members(pid, &member, 1)) { /* its children see that it is gone and follow */
         if (lab_now() - since > 5) {
             end->orphans = 1;
-            kill(-pid, SIGKILL);
+            kill(member, SIGKILL);
         }
         pause_ms(1);
     }
@@ -600,6 +628,23 @@ static void links_read(struct lab *lab, const char *dir)
     cairn_run_close(run);
 }
 
+/* What killed labs left: cairn-faults-PID-* of processes that are gone. */
+static void sweep(const char *tmp)
+{
+    DIR *d = opendir(tmp);
+    struct dirent *e;
+    char path[PATH_MAX];
+    int pid;
+
+    while (d && (e = readdir(d)))
+        if (sscanf(e->d_name, "cairn-faults-%d-", &pid) == 1 && kill(pid, 0) && errno == ESRCH) {
+            snprintf(path, sizeof path, "%s/%s", tmp, e->d_name);
+            cairn_tree_remove(path, NULL);
+        }
+    if (d)
+        closedir(d);
+}
+
 void lab_open(struct lab *lab, const char *build, int states)
 {
     const char *tmp = getenv("TMPDIR");
@@ -615,7 +660,8 @@ void lab_open(struct lab *lab, const char *build, int states)
         lab_die("%s: %s", lab->shim, strerror(errno));
     if (!tmp && !stat("/dev/shm", &sb) && !access("/dev/shm", W_OK))
         tmp = "/dev/shm";
-    lab->work = text("%s/cairn-faults.XXXXXX", tmp ? tmp : "/tmp");
+    sweep(tmp ? tmp : "/tmp");
+    lab->work = text("%s/cairn-faults-%d-XXXXXX", tmp ? tmp : "/tmp", (int)getpid());
     if (!mkdtemp(lab->work))
         lab_die("mkdtemp %s: %s", lab->work, strerror(errno));
     prctl(PR_SET_CHILD_SUBREAPER, 1);

@@ -48,12 +48,11 @@ struct lab_exec {
     const char *program;     /* CAIRN_FAULT_PROGRAM, or NULL */
     const char *journal;     /* or NULL */
     double limit_s;          /* 0: 30 */
-    int keep_group;          /* 1: in the caller's process group */
 };
 struct lab_end {
     int code;                /* exit code, or -signal */
     int late;                /* 1: killed by us at the limit */
-    int orphans;             /* 1: processes of its group were there 5 s later */
+    int orphans;             /* 1: processes of its session were there 5 s later */
     int fired;               /* the fault happened */
     enum fault_op op;        /* where, if it did */
     enum fault_class cls;
@@ -63,6 +62,8 @@ struct lab_end {
     char last[600];          /* last line of stderr */
     int lines;               /* lines of stderr that are neither progress nor warnings */
 };
+/* Processes of a session that live, at most room of them: stages that `cairn run` starts have groups of their own. */
+int lab_members(pid_t session, pid_t *out, int room);
 pid_t lab_start(const struct lab *lab, const struct lab_exec *x);
 void lab_wait(const struct lab_exec *x, pid_t pid, struct lab_end *end);
 void lab_run(const struct lab *lab, const struct lab_exec *x, struct lab_end *end);

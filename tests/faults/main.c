@@ -46,6 +46,7 @@ static const struct part {
     {"flips", faults_flips, 20, "flipped bits, cut, swapped and missing files"},
     {"crashes", faults_crashes, 100, "what a disk may hold after the power went"},
     {"memory", faults_memory, 60, "allocations that fail"},
+    {"pins", faults_pins, 40, "readers that pin against collectors"},
     {"growth", faults_growth, 0, "memory, descriptors and files over 500 steps with a kill in every tenth"},
 };
 #define PARTS ((int)(sizeof parts / sizeof *parts))
@@ -66,6 +67,10 @@ int main(int argc, char **argv)
     int wanted[PARTS] = {0}, any = 0, quick = 0;
     struct lab lab;
 
+    if (argc == 3 && !strcmp(argv[1], "child-reader"))
+        return faults_child_reader(argv[2]);
+    if (argc == 3 && !strcmp(argv[1], "child-collector"))
+        return faults_child_collector(argv[2]);
     for (int i = 1; i < argc; i++) {
         int64_t v = 0;
         int known = 0, takes = i + 1 < argc;

@@ -15,6 +15,7 @@
  *                            errno=E       for errno
  *                            on=1          from the n-th call on, not only there
  *                            ms=M          for delay
+ *                            then=K        after a stop: killed K calls later
  *                            trace=1       write call lines
  *   CAIRN_FAULT_FREE     a directory that may be written to like root (its own scratch), "" for none
  *   CAIRN_FAULT_JOURNAL  a file to which every change of the file system below root is appended (journal.h)

@@ -42,7 +42,7 @@ static char fd_rel[FDS][PATH_BYTES];          /* path below root, "/" alone for 
 static char fd_abs[FDS][PATH_BYTES];          /* of directories that are not below root: openat starts there */
 static int reporting, journaling, active, tracing;
 static struct {
-    long n, err, ms;
+    long n, err, ms, then;
     unsigned ops, classes;
     int kind, on;
 } plan;
@@ -174,6 +174,10 @@ static enum fault_kind meet(enum fault_op op, const char *rel, size_t bytes)
             syscall(SYS_pause);
     case KIND_STOP:
         syscall(SYS_kill, syscall(SYS_getpid), SIGSTOP);
+        if (plan.then) {
+            plan.n += plan.then;
+            plan.kind = KIND_KILL;
+        }
         return KIND_NONE;
     case KIND_DELAY: {
         struct timespec t = {plan.ms / 1000, plan.ms % 1000 * 1000000};
@@ -245,6 +249,7 @@ __attribute__((constructor)) static void begin(void)
     plan.err = number(text, "errno", EIO);
     plan.on = (int)number(text, "on", 0);
     plan.ms = number(text, "ms", 100);
+    plan.then = number(text, "then", 0);
     tracing = (int)number(text, "trace", 0);
     for (int k = 0; text && k < KINDS; k++) {
         char want[32];
