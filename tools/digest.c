@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/str.h"
 #include "ckpt/verify.h"
 #include "stages/common/run.h"
@@ -82,6 +83,11 @@ static enum cairn_status artefact(void *arg, const char *path, const struct cair
 
     if (!path_parse(d->run, path, &l))
         return CAIRN_OK;
+    if (strcmp(head->run, d->run->uuid)) {
+        cairn_warn("%s/%s was made for run %s and is left out", d->run->dir, path, head->run[0] ? head->run : "of nobody");
+        free(l.stage);
+        return CAIRN_OK;
+    }
     if (d->n == d->cap) {
         size_t cap = d->cap ? 2 * d->cap : 64;
         struct line *p = realloc(d->line, cap * sizeof *p);

@@ -222,11 +222,33 @@ enum cairn_status cairn_link_outside(const struct cairn_run *r, const struct cai
     return names_done(&s, out, n, err);
 }
 
+static const char *const kinds[] = {"rollout", "score", "trainer", "policy"};
+
+/* What lies at a link's place is what that link makes, for this run and for that step: a generation that was copied there is refused. The
+ * base is shared between runs and of none. */
+static enum cairn_status input_check(const struct cairn_run *r, const char *relative, const struct cairn_manifest_head *head,
+                                     struct cairn_error *err)
+{
+    const char *kind = cairn_starts_with(relative, "policy/") ? kinds[CAIRN_STAGE_SYNC] : NULL, *slash = strchr(relative, '/');
+    long long step;
+
+    if (!slash || sscanf(slash + 1, "%lld", &step) != 1)
+        return CAIRN_OK;
+    for (int s = CAIRN_STAGE_ROLLOUT; !kind && s <= CAIRN_STAGE_TRAIN; s++)
+        if (!strcmp(strrchr(relative, '/') + 1, cairn_stage_name((enum cairn_stage)s)))
+            kind = kinds[s];
+    if (strcmp(head->run, r->uuid))
+        return cairn_fail(err, CAIRN_EDATA, "%s/%s was made for run %s, this is run %s", r->dir, relative, head->run[0] ? head->run : "of nobody",
+                          r->uuid);
+    if (!kind || strcmp(head->kind, kind) || head->step != step)
+        return cairn_fail(err, CAIRN_EDATA, "%s/%s holds a %s of step %lld", r->dir, relative, head->kind, (long long)head->step);
+    return CAIRN_OK;
+}
+
 enum cairn_status cairn_link_manifest(const struct cairn_run *r, const struct cairn_link *l, struct cairn_manifest **out,
                                       struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    static const char *const kinds[] = {"rollout", "score", "trainer", "policy"};
     struct cairn_manifest *m = cairn_manifest_create(kinds[l->stage], l->step, r->uuid);
     char **inputs = NULL, **outside = NULL;
     int ni = 0, no = 0;
@@ -242,6 +264,7 @@ enum cairn_status cairn_link_manifest(const struct cairn_run *r, const struct ca
         st = path ? cairn_manifest_head(&head, path, err) : CAIRN_NOMEM(err);
         free(path);
         TRY(st);
+        TRY(input_check(r, inputs[i], &head, err));
         TRY(cairn_manifest_add_input(m, inputs[i], head.digest, err));
     }
     TRY(cairn_link_outside(r, l, &outside, &no, err));
