@@ -21,6 +21,7 @@ long faults_space(const struct lab *lab, const struct faults_opts *o);
 long faults_crashes(const struct lab *lab, const struct faults_opts *o);
 long faults_memory(const struct lab *lab, const struct faults_opts *o);
 long faults_pins(const struct lab *lab, const struct faults_opts *o);
+long faults_strange(const struct lab *lab, const struct faults_opts *o);
 long faults_flips(const struct lab *lab, const struct faults_opts *o);
 long faults_growth(const struct lab *lab, const struct faults_opts *o);
 

@@ -494,7 +494,8 @@ static void err_read(const char *box, struct lab_end *end)
             snprintf(warning, sizeof warning, "%.599s", line);
             continue;
         }
-        end->lines++;
+        if (!end->lines++)
+            snprintf(end->first, sizeof end->first, "%.599s", line);
         snprintf(end->last, sizeof end->last, "%.599s", line);
     }
     if (!end->lines && warning[0]) {

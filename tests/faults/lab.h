@@ -59,7 +59,7 @@ struct lab_end {
     long calls;              /* counted, if it ended by itself */
     int outside;             /* changes beyond the run directory */
     char where[400];         /* the fire line, or the first outside line */
-    char last[600];          /* last line of stderr */
+    char first[600], last[600]; /* lines of stderr */
     int lines;               /* lines of stderr that are neither progress nor warnings */
 };
 /* Processes of a session that live, at most room of them: stages that `cairn run` starts have groups of their own. */

@@ -47,6 +47,7 @@ static const struct part {
     {"crashes", faults_crashes, 100, "what a disk may hold after the power went"},
     {"memory", faults_memory, 60, "allocations that fail"},
     {"pins", faults_pins, 40, "readers that pin against collectors"},
+    {"strange", faults_strange, 1, "strangers, other clocks, remains of the dead, other recipes"},
     {"growth", faults_growth, 0, "memory, descriptors and files over 500 steps with a kill in every tenth"},
 };
 #define PARTS ((int)(sizeof parts / sizeof *parts))

@@ -1,0 +1,151 @@
+/* strange.c - a run directory that is not as we left it: files of others, other clocks, locks and epochs of processes that are gone, another
+ * recipe (F13, F15, F16, F19, F33, F44).
+ *
+ * Each case is a state of the run, something done to it by sh (R: the run, O: a finished run of the same recipe with another seed, M: the
+ * recipe), and what `cairn run` does next: go on to the same bits (extra files stay where they are), or end with one code and a sentence
+ * that holds certain words.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/str.h"
+#include "tests/faults/faults.h"
+
+struct strange {
+    const char *what;
+    const char *script;
+    const char *args;  /* further words for `cairn run`, or NULL */
+    long skew;         /* of its clock, seconds */
+    int code;
+    const char *words; /* of the sentence, where code is not 0 */
+    const char *stays; /* a path below the run that must still be there */
+};
+
+/* Before step 2's rollout. */
+static const struct strange cases[] = {
+    {"unknown files in a generation", "echo x >$R/policy/000001/junk; mkdir $R/policy/000001/more; echo x >$R/policy/000001/a1/extra.h5", NULL, 0, 0, NULL,
+     "policy/000001/a1/extra.h5"},
+    {"unknown directories beside generations", "mkdir $R/policy/junk $R/step/old $R/policy/g999999999; echo x >$R/policy/junk/MANIFEST", NULL, 0, 0, NULL,
+     "policy/junk/MANIFEST"},
+    {"a far generation of another run", "cp -r $O/policy/000002 $R/policy/999999999", NULL, 0, 0, NULL, "policy/999999999/a1/weights-00000.h5"},
+    {"a far trainer state of another run", "mkdir -p $R/step/000900; cp -r $O/step/000002/train $R/step/000900/train", NULL, 0, 0, NULL,
+     "step/000900/train/a1/master-00000.h5"},
+    {"the policy is another run's", "rm -r $R/policy/000001; cp -r $O/policy/000001 $R/policy/000001", NULL, 0, 65, "policy/000001 was made for run", NULL},
+    {"the policy is another step's", "rm -r $R/policy/000001; cp -r $R/policy/000000 $R/policy/000001", NULL, 0, 65, "of step 0", NULL},
+    {"the policy is a trainer state", "rm -r $R/policy/000001; cp -r $R/step/000001/train $R/policy/000001", NULL, 0, 65, "holds a trainer", NULL},
+    {"temporaries of dead processes", "echo x >$R/run.json.tmp.0123456789abcdef; echo x >$R/files/model.tokenizer.tmp.0123456789abcdef", NULL, 0, 0, NULL,
+     "run.json"},
+    {"an attempt of a process that is gone",
+     "d=$R/step/000002/rollout; mkdir -p $d/epoch $d/a1; sed 's/\"pid\": *[0-9]*/\"pid\": 999999/' $R/step/000001/rollout/epoch/1 >$d/epoch/1; echo x >$d/a1/x.h5",
+     NULL, 0, 0, NULL, "step/000002/rollout/MANIFEST.json"},
+    {"a torn epoch file and a torn entry", "d=$R/step/000002/rollout; mkdir -p $d/epoch $d/a1; printf '{' >$d/epoch/1; printf '{' >$d/a1/unit-000000.json", NULL,
+     0, 0, NULL, "step/000002/rollout/MANIFEST.json"},
+    {"a directory of an attempt without its epoch", "d=$R/step/000002/rollout; mkdir -p $d/a1 $d/a7; echo x >$d/a7/unit-000000.h5", NULL, 0, 0, NULL,
+     "step/000002/rollout/MANIFEST.json"},
+    {"a lock file of somebody who is gone", "echo 'host elsewhere pid 1' >$R/.lock", NULL, 0, 0, NULL, NULL},
+    {"a pin of somebody who is gone",
+     "for s in 000000 000001; do mkdir $R/step/$s/train/pin; sed 's/\"pid\": *[0-9]*/\"pid\": 999999/' $R/step/000001/rollout/epoch/1 >$R/step/$s/train/pin/x; done",
+     NULL, 0, 0, NULL, NULL},
+    {"a clock that is an hour ahead", ":", NULL, 3600, 0, NULL, NULL},
+    {"a clock that is an hour behind", ":", NULL, -3600, 0, NULL, NULL},
+    {"a clock of 1970", ":", NULL, -1700000000, 0, NULL, NULL},
+    {"files of the future", "find $R -exec touch -d '2037-01-01' {} +", NULL, 0, 0, NULL, NULL},
+    {"files of equal times", "find $R -exec touch -d '2001-01-01' {} +", NULL, 0, 0, NULL, NULL},
+    {"another learning rate", ":", "train.learning_rate=0.5", 0, 78, "train.learning_rate", NULL},
+    {"another seed", ":", "run.seed=8", 0, 78, "run.seed", NULL},
+    {"another width", ":", "model.init.hidden_size=16", 0, 78, "hidden_size", NULL},
+    {"fewer threads are fine", ":", "kernels.threads=2", 0, 0, NULL, NULL},
+    {"a read-only log directory", "[ \"$(id -u)\" = 0 ] && rm -rf $R/log && touch $R/log || chmod 500 $R/log", NULL, 0, 74, "log", NULL},
+    {"a prompts copy that changed", "echo >>$R/files/data.prompts.0", NULL, 0, 65, "data.prompts.0", NULL},
+};
+#define CASES ((int)(sizeof cases / sizeof *cases))
+
+struct stranger {
+    const struct lab *lab;
+    char *other;
+    int from; /* link */
+};
+
+static int trial(void *arg, long i, const char *box, char *why)
+{
+    const struct stranger *s = arg;
+    const struct strange *c = &cases[i];
+    char run[600], cairn[600], skew[40], path[1300], *sh, *digest = NULL;
+    struct lab_exec x = {.argv = {cairn, "run", s->lab->recipe, "--run", run, "--quiet", c->args, NULL}, .box = box, .root = run, .plan = ""};
+    struct lab_end e;
+    double t0;
+    int ok;
+
+    snprintf(run, sizeof run, "%s/run", box);
+    snprintf(cairn, sizeof cairn, "%s/cairn", s->lab->bin);
+    lab_copy(s->lab->before[s->from], run);
+    sh = cairn_format("R='%s' O='%s' M='%s'; %s", run, s->other, s->lab->recipe, c->script);
+    if (system(sh))
+        lab_die("%s: %s failed", c->what, sh);
+    free(sh);
+    snprintf(skew, sizeof skew, "%ld", c->skew);
+    setenv("CAIRN_FAULT_SKEW", skew, 1);
+    t0 = lab_now();
+    lab_run(s->lab, &x, &e);
+    unsetenv("CAIRN_FAULT_SKEW");
+    snprintf(path, sizeof path, "%s/%s", run, c->stays ? c->stays : "");
+    if (e.code != c->code || e.late || e.orphans || e.outside)
+        snprintf(why, WHY_BYTES, "ended with %d after %.1f s: %.500s", e.code, lab_now() - t0, e.last);
+    else if (c->code && !strstr(e.last, c->words) && !strstr(e.first, c->words))
+        snprintf(why, WHY_BYTES, "does not say \"%s\": %.500s", c->words, e.last);
+    else if (c->stays && access(path, F_OK))
+        snprintf(why, WHY_BYTES, "%s is gone", c->stays);
+    else if (!c->code) {
+        char *kept = s->lab->digest, *p;
+
+        if (!(digest = lab_digest(run, why)))
+            return 1;
+        ok = 1;
+        for (p = kept; ok && *p; p += strcspn(p, "\n") + 1) { /* every line of the undisturbed run is there; strangers may be, too */
+            char line[300];
+
+            snprintf(line, sizeof line, "%.*s", (int)strcspn(p, "\n"), p);
+            ok = strstr(digest, line) != NULL;
+            if (!ok)
+                snprintf(why, WHY_BYTES, "missing: %s", line);
+        }
+        free(digest);
+        return !ok;
+    } else {
+        return 0;
+    }
+    return 1;
+}
+
+static void name_of(void *arg, long i, char *out, size_t n)
+{
+    (void)arg;
+    snprintf(out, n, "strange: %s", cases[i].what);
+}
+
+long faults_strange(const struct lab *lab, const struct faults_opts *o)
+{
+    struct stranger s = {.lab = lab, .from = lab_link(lab, CAIRN_STAGE_ROLLOUT, 2, NULL)};
+    char *box = cairn_format("%s/strange", lab->work), *cairn = cairn_format("%s/cairn", lab->bin);
+    struct lab_counts c;
+    struct lab_end e;
+    double t0 = lab_now();
+
+    s.other = cairn_format("%s/run", box);
+    if (mkdir(box, 0777))
+        lab_die("mkdir %s: %s", box, strerror(errno));
+    lab_run(lab, &(struct lab_exec){.argv = {cairn, "run", lab->recipe, "--run", s.other, "--quiet", "run.seed=11", NULL}, .box = box}, &e);
+    if (e.code)
+        lab_die("run ended with %d: %s", e.code, e.last);
+    c = lab_pool_run(lab, &(struct lab_pool){o->jobs, CASES, trial, name_of, &s}, "strange");
+    tap(!c.violated, "strange: %d strange states of a run, %ld violations, %.0f s", CASES, c.violated, lab_now() - t0);
+    lab_remove(box);
+    free(box);
+    free(cairn);
+    free(s.other);
+    return c.violated;
+}
