@@ -82,8 +82,10 @@ static enum cairn_status parse(json_t **out, const char *text, size_t n, const c
     pthread_once(&watching, watch);
     starved = 0;
     v = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
-    if (!v && (starved || json_error_code(&e) == json_error_out_of_memory))
+    if (starved || (!v && json_error_code(&e) == json_error_out_of_memory)) {
+        json_decref(v); /* there may be one: of an array that could not grow the parser leaves elements out */
         return CAIRN_NOMEM(err);
+    }
     if (!v && with_line)
         return cairn_fail(err, CAIRN_EDATA, "%s:%d:%d: %s", where, e.line, e.column, e.text);
     if (!v)
