@@ -160,7 +160,7 @@ out:
 static int has(const char *dir, const char *name)
 {
     char *path = cairn_path_join(dir, name);
-    int there = path && cairn_path_exists(path);
+    int there = !path || cairn_path_exists(path); /* in doubt: who opens it tells */
 
     free(path);
     return there;
