@@ -1,5 +1,5 @@
-/* lab.c - see lab.h. Everything lives below one scratch directory: on /dev/shm where there is one (fsync costs nothing there), else in
- * $TMPDIR. */
+/* lab.c - see lab.h: states of the run, checks, trials on several processes. Everything lives below one scratch directory: in $TMPDIR, else
+ * on /dev/shm where there is one (fsync costs nothing there), else in /tmp. */
 #include "tests/faults/lab.h"
 
 #include <dirent.h>
@@ -62,7 +62,7 @@ uint64_t lab_random(uint64_t *s) /* splitmix64 */
     return z ^ z >> 31;
 }
 
-static char *text(const char *fmt, ...)
+char *lab_text(const char *fmt, ...)
 {
     char *p = NULL;
     va_list ap;
@@ -74,11 +74,6 @@ static char *text(const char *fmt, ...)
     if (n < 0)
         lab_die("out of memory");
     return p;
-}
-
-static void pause_ms(int ms)
-{
-    nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL);
 }
 
 /* ---- trees ---------------------------------------------------------------------------------------------------------- */
@@ -107,7 +102,7 @@ void lab_copy(const char *from, const char *to)
     if (!d || mkdir(to, 0777))
         lab_die("copy %s to %s: %s", from, to, strerror(errno));
     for (struct dirent *e; (e = readdir(d));) {
-        char *a = text("%s/%s", from, e->d_name), *b = text("%s/%s", to, e->d_name), target[PATH_MAX];
+        char *a = lab_text("%s/%s", from, e->d_name), *b = lab_text("%s/%s", to, e->d_name), target[PATH_MAX];
         struct stat sb;
         ssize_t n;
 
@@ -180,8 +175,8 @@ static void list_tree(struct list *l, const char *dir, const char *rel)
 
         if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
             continue;
-        sub = text("%s/%s", dir, e->d_name);
-        name = text("%s%s%s", rel, *rel ? "/" : "", plain_name(rel, e->d_name));
+        sub = lab_text("%s/%s", dir, e->d_name);
+        name = lab_text("%s%s%s", rel, *rel ? "/" : "", plain_name(rel, e->d_name));
         if (e->d_type == DT_DIR || (e->d_type == DT_UNKNOWN && cairn_path_is_dir(sub)))
             list_tree(l, sub, name);
         list_add(l, name);
@@ -204,7 +199,7 @@ char *lab_listing(const char *dir)
     free(l.p);
     if (s.oom)
         lab_die("out of memory");
-    return s.p ? s.p : text("%s", "");
+    return s.p ? s.p : lab_text("%s", "");
 }
 
 /* ---- checks --------------------------------------------------------------------------------------------------------- */
@@ -216,9 +211,9 @@ static enum cairn_status add_digest(void *arg, const char *path, const struct ca
     (void)err;
     cairn_digest_hex(head->digest, hex);
     if (strcmp(path, "base")) /* has no line in `cairn digest`, but must be the same, too */
-        list_add(arg, text("%s %s", path, hex));
+        list_add(arg, lab_text("%s %s", path, hex));
     else
-        list_add(arg, text("base %s", hex));
+        list_add(arg, lab_text("base %s", hex));
     return CAIRN_OK;
 }
 
@@ -240,7 +235,7 @@ char *lab_digest(const char *dir, char *why)
         cairn_str_free(&s);
         return NULL;
     }
-    return s.p ? s.p : text("%s", "");
+    return s.p ? s.p : lab_text("%s", "");
 }
 
 /* The first line in which two sorted texts differ. */
@@ -280,7 +275,7 @@ static int logs_check(const char *dir, int torn, char *why)
     int metrics = 0;
 
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
-        char *path = text("%s/log/%s.jsonl", dir, names[k]), *bytes = NULL;
+        char *path = lab_text("%s/log/%s.jsonl", dir, names[k]), *bytes = NULL;
         struct list seen = {0};
         struct cairn_error err = {0};
         size_t n = 0;
@@ -295,7 +290,7 @@ static int logs_check(const char *dir, int torn, char *why)
             if (!v || !nl)
                 broken++;
             else if (!k)
-                list_add(&seen, text("%lld %s", (long long)json_integer_value(json_object_get(v, "step")),
+                list_add(&seen, lab_text("%lld %s", (long long)json_integer_value(json_object_get(v, "step")),
                                      json_string_value(json_object_get(v, "eval")) ? json_string_value(json_object_get(v, "eval")) : ""));
             json_decref(v);
             p = end + 1;
@@ -356,7 +351,7 @@ int lab_finished(const struct lab *lab, const char *dir, int torn, char *why)
 
 int lab_go_on(const struct lab *lab, const char *box, const char *dir, int torn, char *why)
 {
-    char *cairn = text("%s/cairn", lab->bin);
+    char *cairn = lab_text("%s/cairn", lab->bin);
     struct lab_exec x = {.argv = {cairn, "run", lab->recipe, "--run", dir, "--quiet", NULL}, .box = box};
     struct lab_end end;
     int held = 0;
@@ -373,7 +368,7 @@ int lab_go_on(const struct lab *lab, const char *box, const char *dir, int torn,
 int lab_box_clean(const char *box, char *why)
 {
     DIR *d = opendir(box);
-    char *tmp = text("%s/tmp", box), *inside = lab_listing(tmp);
+    char *tmp = lab_text("%s/tmp", box), *inside = lab_listing(tmp);
     int clean = !*inside;
 
     if (!clean)
@@ -390,211 +385,6 @@ int lab_box_clean(const char *box, char *why)
     free(tmp);
     free(inside);
     return clean;
-}
-
-/* ---- programs ------------------------------------------------------------------------------------------------------- */
-
-static void redirect(const char *path, int as, int flags)
-{
-    int fd = open(path, flags, 0644);
-
-    if (fd < 0 || dup2(fd, as) < 0)
-        _exit(125);
-    close(fd);
-}
-
-pid_t lab_start(const struct lab *lab, const struct lab_exec *x)
-{
-    char *tmp = text("%s/tmp", x->box), *err = text("%s/err", x->box), *report = text("%s/report", x->box);
-    pid_t pid;
-
-    if (mkdir(tmp, 0777) && errno != EEXIST)
-        lab_die("mkdir %s: %s", tmp, strerror(errno));
-    unlink(report);
-    fflush(NULL);
-    pid = fork();
-    if (pid < 0)
-        lab_die("fork: %s", strerror(errno));
-    if (!pid) {
-        setsid();
-        if (chdir(x->box))
-            _exit(125);
-        redirect("/dev/null", 0, O_RDONLY);
-        redirect("/dev/null", 1, O_WRONLY);
-        redirect(err, 2, O_WRONLY | O_CREAT | O_TRUNC);
-        setenv("TMPDIR", tmp, 1);
-        setenv("HOME", tmp, 1);
-        setenv("OMP_NUM_THREADS", "1", 1);
-        if (x->root) {
-            setenv("LD_PRELOAD", lab->shim, 1);
-            setenv("CAIRN_FAULT_ROOT", x->root, 1);
-            setenv("CAIRN_FAULT", x->plan ? x->plan : "", 1);
-            setenv("CAIRN_FAULT_PROGRAM", x->program ? x->program : "", 1);
-            setenv("CAIRN_FAULT_REPORT", report, 1);
-            setenv("CAIRN_FAULT_FREE", tmp, 1);
-            if (x->journal)
-                setenv("CAIRN_FAULT_JOURNAL", x->journal, 1);
-        }
-        execv(x->argv[0], (char **)(uintptr_t)x->argv);
-        _exit(126);
-    }
-    free(tmp);
-    free(err);
-    free(report);
-    return pid;
-}
-
-static int number_of(const char *name, const char *const *names, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (!strcmp(name, names[i]))
-            return i;
-    return 0;
-}
-
-static void report_read(const char *box, struct lab_end *end)
-{
-    char *path = text("%s/report", box), *line = NULL;
-    FILE *f = fopen(path, "re");
-    size_t cap = 0;
-
-    while (f && getline(&line, &cap, f) > 0) {
-        char op[16], cls[16];
-
-        line[strcspn(line, "\n")] = 0;
-        if (!strncmp(line, "fire ", 5) && sscanf(line, "fire %*d %15s %15s", op, cls) == 2) {
-            end->fired = 1;
-            end->op = (enum fault_op)number_of(op, fault_op_name, OPS);
-            end->cls = (enum fault_class)number_of(cls, fault_class_name, CLASSES);
-            snprintf(end->where, sizeof end->where, "%.399s", line + 5);
-        } else if (!strncmp(line, "end ", 4)) {
-            end->calls = strtol(line + 4, NULL, 10);
-        } else if (!strncmp(line, "outside ", 8)) {
-            if (!end->outside++)
-                snprintf(end->where, sizeof end->where, "%.399s", line);
-        }
-    }
-    if (f)
-        fclose(f);
-    free(line);
-    free(path);
-}
-
-static void err_read(const char *box, struct lab_end *end)
-{
-    char *path = text("%s/err", box), *line = NULL, warning[sizeof end->last] = "";
-    FILE *f = fopen(path, "re");
-    size_t cap = 0;
-
-    while (f && getline(&line, &cap, f) > 0) {
-        line[strcspn(line, "\n")] = 0;
-        if (!*line)
-            continue;
-        if (strstr(line, ": warning: ")) { /* counts only where nothing else is said */
-            snprintf(warning, sizeof warning, "%.599s", line);
-            continue;
-        }
-        if (!end->lines++)
-            snprintf(end->first, sizeof end->first, "%.599s", line);
-        snprintf(end->last, sizeof end->last, "%.599s", line);
-    }
-    if (!end->lines && warning[0]) {
-        end->lines = 1;
-        memcpy(end->last, warning, sizeof end->last);
-    }
-    if (f)
-        fclose(f);
-    free(line);
-    free(path);
-}
-
-int lab_members(pid_t session, pid_t *out, int room)
-{
-    DIR *d = opendir("/proc");
-    int n = 0;
-
-    for (struct dirent *e; d && n < room && (e = readdir(d));) {
-        char path[300], text[400], state;
-        const char *p;
-        int fd, parent, group, of;
-        ssize_t got;
-
-        if (e->d_name[0] < '1' || e->d_name[0] > '9')
-            continue;
-        snprintf(path, sizeof path, "/proc/%s/stat", e->d_name);
-        if ((fd = open(path, O_RDONLY | O_CLOEXEC)) < 0)
-            continue;
-        got = read(fd, text, sizeof text - 1);
-        close(fd);
-        text[got > 0 ? got : 0] = 0;
-        if (!(p = strrchr(text, ')')) || sscanf(p, ") %c %d %d %d", &state, &parent, &group, &of) != 4 || of != session)
-            continue;
-        if (state == 'Z' || state == 'X') {
-            if (atoi(e->d_name) != session) /* an orphan came to us: we are their reaper */
-                waitpid(atoi(e->d_name), NULL, WNOHANG);
-            continue;
-        }
-        out[n++] = atoi(e->d_name);
-    }
-    if (d)
-        closedir(d);
-    return n;
-}
-
-void lab_wait(const struct lab_exec *x, pid_t pid, struct lab_end *end)
-{
-    double limit = lab_now() + (x->limit_s > 0 ? x->limit_s : 30), since;
-    int status;
-    pid_t got, member;
-
-    memset(end, 0, sizeof *end);
-    while (!(got = waitpid(pid, &status, WNOHANG))) {
-        if (lab_now() > limit) {
-            end->late = 1;
-            kill(pid, SIGKILL);
-            limit += 1e9;
-        }
-        nanosleep(&(struct timespec){0, 300000}, NULL);
-    }
-    if (got < 0)
-        lab_die("waitpid: %s", strerror(errno));
-    end->code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-    if (end->code == 125 || end->code == 126)
-        lab_die("cannot start %s", x->argv[0]);
-    since = lab_now();
-    while (lab_members(pid, &member, 1)) { /* its children see that it is gone and follow */
-        if (lab_now() - since > 5) {
-            end->orphans = 1;
-            kill(member, SIGKILL);
-        }
-        pause_ms(1);
-    }
-    report_read(x->box, end);
-    err_read(x->box, end);
-}
-
-void lab_run(const struct lab *lab, const struct lab_exec *x, struct lab_end *end)
-{
-    lab_wait(x, lab_start(lab, x), end);
-}
-
-void lab_argv(const struct lab *lab, int i, const char *dir, struct lab_exec *x, char scratch[2][600])
-{
-    const struct cairn_link *l = &lab->link[i];
-    int n = 0;
-
-    snprintf(scratch[0], sizeof scratch[0], "%s/cairn-%s", lab->bin, cairn_stage_name(l->stage));
-    snprintf(scratch[1], sizeof scratch[1], "%lld", (long long)l->step);
-    x->argv[n++] = scratch[0];
-    x->argv[n++] = dir;
-    x->argv[n++] = "--step";
-    x->argv[n++] = scratch[1];
-    if (l->eval) {
-        x->argv[n++] = "--eval";
-        x->argv[n++] = l->eval;
-    }
-    x->argv[n++] = "--quiet";
-    x->argv[n] = NULL;
 }
 
 /* ---- the lab itself --------------------------------------------------------------------------------------------------- */
@@ -622,7 +412,7 @@ static void links_read(struct lab *lab, const char *dir)
     for (int i = 0; i < n; i++) {
         lab->link[i] = chain[i];
         if (chain[i].eval)
-            lab->link[i].eval = text("%s", chain[i].eval);
+            lab->link[i].eval = lab_text("%s", chain[i].eval);
     }
     lab->nlinks = n;
     free(chain);
@@ -654,24 +444,24 @@ void lab_open(struct lab *lab, const char *build, int states)
     struct stat sb;
 
     memset(lab, 0, sizeof *lab);
-    lab->bin = text("%s/bin", top);
-    lab->shim = text("%s/lib/faultshim.so", top);
+    lab->bin = lab_text("%s/bin", top);
+    lab->shim = lab_text("%s/lib/faultshim.so", top);
     lab->recipe = absolute("tests/faults/micro.yaml");
     if (access(lab->shim, R_OK))
         lab_die("%s: %s", lab->shim, strerror(errno));
     if (!tmp && !stat("/dev/shm", &sb) && !access("/dev/shm", W_OK))
         tmp = "/dev/shm";
     sweep(tmp ? tmp : "/tmp");
-    lab->work = text("%s/cairn-faults-%d-XXXXXX", tmp ? tmp : "/tmp", (int)getpid());
+    lab->work = lab_text("%s/cairn-faults-%d-XXXXXX", tmp ? tmp : "/tmp", (int)getpid());
     if (!mkdtemp(lab->work))
         lab_die("mkdtemp %s: %s", lab->work, strerror(errno));
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    work_of_main = text("%s", lab->work);
+    work_of_main = lab_text("%s", lab->work);
     main_pid = getpid();
     atexit(clean_up);
-    cairn = text("%s/cairn", lab->bin);
-    box = text("%s/box", lab->work);
-    dir = text("%s/run", box);
+    cairn = lab_text("%s/cairn", lab->bin);
+    box = lab_text("%s/box", lab->work);
+    dir = lab_text("%s/run", box);
     if (mkdir(box, 0777))
         lab_die("mkdir %s: %s", box, strerror(errno));
     if (states) {
@@ -683,7 +473,7 @@ void lab_open(struct lab *lab, const char *build, int states)
             lab_die("init ended with %d: %s", end.code, end.last);
         links_read(lab, dir);
         for (int i = 0; i <= lab->nlinks; i++) {
-            lab->before[i] = text("%s/before-%02d", lab->work, i);
+            lab->before[i] = lab_text("%s/before-%02d", lab->work, i);
             lab_copy(dir, lab->before[i]);
             if (i == lab->nlinks)
                 break;
@@ -751,7 +541,7 @@ struct shared {
 
 static void worker(const struct lab *lab, const struct lab_pool *pool, struct shared *s, int w)
 {
-    char *box = text("%s/box-%d", lab->work, w), why[WHY_BYTES], name[300];
+    char *box = lab_text("%s/box-%d", lab->work, w), why[WHY_BYTES], name[300];
 
     for (long i; (i = atomic_fetch_add(&s->next, 1)) < pool->n;) {
         int r;

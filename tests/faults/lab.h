@@ -33,6 +33,7 @@ struct lab {
 };
 
 void lab_die(const char *fmt, ...) __attribute__((noreturn, format(printf, 1, 2)));
+char *lab_text(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* malloc'ed; dies without memory */
 /* Runs the recipe once, link by link, and keeps a copy before each. build: the directory with bin and lib; states: 0 prepares nothing. */
 void lab_open(struct lab *lab, const char *build, int states);
 void lab_close(struct lab *lab);

@@ -35,20 +35,20 @@ int tap_plan(void)
 static const struct part {
     const char *name;
     long (*run)(const struct lab *lab, const struct faults_opts *o);
-    long quick; /* every so many-th in the quick part; 0: not at all */
+    long all, quick; /* of `all` and `quick` every so many-th; 0: not at all */
     const char *what;
 } parts[] = {
-    {"points", faults_points, 200, "every file operation of every stage fails, or is the last one"},
-    {"kills", faults_kills, 20, "SIGKILL at random moments of whole runs"},
-    {"stops", faults_stops, 20, "SIGTERM and SIGUSR1 at random moments of whole runs"},
-    {"races", faults_races, 250, "two and three attempts at once on one artefact"},
-    {"space", faults_space, 30, "file systems that are full, in bytes and in files"},
-    {"flips", faults_flips, 20, "flipped bits, cut, swapped and missing files"},
-    {"crashes", faults_crashes, 100, "what a disk may hold after the power went"},
-    {"memory", faults_memory, 60, "allocations that fail"},
-    {"pins", faults_pins, 40, "readers that pin against collectors"},
-    {"strange", faults_strange, 1, "strangers, other clocks, remains of the dead, other recipes"},
-    {"growth", faults_growth, 0, "memory, descriptors and files over 500 steps with a kill in every tenth"},
+    {"points", faults_points, 3, 200, "every file operation of every stage fails, or is the last one"},
+    {"kills", faults_kills, 1, 20, "SIGKILL at random moments of whole runs"},
+    {"stops", faults_stops, 1, 20, "SIGTERM and SIGUSR1 at random moments of whole runs"},
+    {"races", faults_races, 8, 250, "two and three attempts at once on one artefact"},
+    {"space", faults_space, 1, 30, "file systems that are full, in bytes and in files"},
+    {"flips", faults_flips, 1, 20, "flipped bits, cut, swapped and missing files"},
+    {"crashes", faults_crashes, 5, 100, "what a disk may hold after the power went"},
+    {"memory", faults_memory, 3, 60, "allocations that fail"},
+    {"pins", faults_pins, 5, 40, "readers that pin against collectors"},
+    {"strange", faults_strange, 1, 1, "strangers, other clocks, remains of the dead, other recipes"},
+    {"growth", faults_growth, 1, 0, "memory, descriptors and files over 500 steps with a kill in every tenth"},
 };
 #define PARTS ((int)(sizeof parts / sizeof *parts))
 
@@ -57,7 +57,9 @@ static int usage(void)
     fprintf(stderr, "usage: faults PART ... [--every K] [--jobs J] [--seed S] [--build DIR] [--subject NAME [--point N]]\n");
     for (int i = 0; i < PARTS; i++)
         fprintf(stderr, "  %-9s %s\n", parts[i].name, parts[i].what);
-    fprintf(stderr, "  all       all of these\n  quick     some of most of them, for `make test`\nExamples:\n  build/tests/faults points --every 25\n  build/tests/faults all --jobs 4\n");
+    fprintf(stderr, "  all       much of each, some tens of minutes (a part by its name: all of it)\n"
+                    "  quick     a little of most, for `make test`\n"
+                    "Examples:\n  build/tests/faults points --every 25\n  build/tests/faults all --jobs 4\n");
     return 64;
 }
 
@@ -65,7 +67,7 @@ int main(int argc, char **argv)
 {
     struct faults_opts o = {.jobs = 2, .every = 1, .seed = 1};
     const char *build = getenv("CAIRN_BUILD");
-    int wanted[PARTS] = {0}, any = 0, quick = 0;
+    int wanted[PARTS] = {0}, any = 0, all = 0, quick = 0;
     struct lab lab;
 
     if (argc == 3 && !strcmp(argv[1], "child-reader"))
@@ -79,6 +81,7 @@ int main(int argc, char **argv)
         for (int k = 0; k < PARTS; k++)
             if (!strcmp(argv[i], "all") || !strcmp(argv[i], parts[k].name) || (!strcmp(argv[i], "quick") && parts[k].quick))
                 wanted[k] = known = any = 1;
+        all |= !strcmp(argv[i], "all");
         quick |= !strcmp(argv[i], "quick");
         if (known)
             continue;
@@ -105,8 +108,7 @@ int main(int argc, char **argv)
         if (wanted[k]) {
             struct faults_opts mine = o;
 
-            if (quick)
-                mine.every *= parts[k].quick;
+            mine.every *= all ? parts[k].all : quick ? parts[k].quick : 1;
             parts[k].run(&lab, &mine);
         }
     lab_close(&lab);
