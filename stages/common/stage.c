@@ -438,10 +438,9 @@ static enum cairn_status together(struct cairn_stage_ctx *ctx, const struct cair
         if (ctx->world->rank == 0)
             there = other_was_first(ctx);
         TRY(cairn_ranks_tell(ctx, "who was first", CAIRN_OK, &there, sizeof there, err));
-        if (there) {
+        st = there ? CAIRN_OK : CAIRN_EFENCED; /* telling went well; that is not our verdict */
+        if (there)
             cairn_info("%s: another attempt was first", ctx->dir);
-            st = CAIRN_OK;
-        }
     }
     TRY(st);
     ctx->agreed = 0;
