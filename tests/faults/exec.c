@@ -95,6 +95,8 @@ static void report_read(const char *box, struct lab_end *end)
             snprintf(end->where, sizeof end->where, "%.399s", line + 5);
         } else if (!strncmp(line, "end ", 4)) {
             end->calls = strtol(line + 4, NULL, 10);
+        } else if (!strncmp(line, "publish ", 8)) {
+            end->published++;
         } else if (!strncmp(line, "outside ", 8)) {
             if (!end->outside++)
                 snprintf(end->where, sizeof end->where, "%.399s", line);

@@ -59,6 +59,7 @@ struct lab_end {
     enum fault_class cls;
     long calls;              /* counted, if it ended by itself */
     int outside;             /* changes beyond the run directory */
+    int published;           /* manifests that it put in place */
     char where[400];         /* the fire line, or the first outside line */
     char first[600], last[600]; /* lines of stderr */
     int lines;               /* lines of stderr that are neither progress nor warnings */

@@ -6,6 +6,7 @@
  *                            call N OP CLASS BYTES PATH   (only with trace=1) the N-th counted call
  *                            fire N OP CLASS BYTES PATH   the fault happened there
  *                            outside OP PATH              something beyond root and $CAIRN_FAULT_FREE was created, changed or removed
+ *                            publish PATH                 PATH/MANIFEST.json came to be (a link or rename that succeeded)
  *                            end N PID                    the process ended by itself, N calls were counted
  *   CAIRN_FAULT          blank-separated key=value:
  *                            n=17          fire at the 17th counted call; 0: never

@@ -73,6 +73,8 @@ static int wait_stop(struct attempt *a)
 
 static int judge(struct attempt *a, int n, int killed, char *why)
 {
+    int published = 0, done = 0;
+
     for (int i = 0; i < n; i++) {
         const struct lab_end *e = &a[i].end;
 
@@ -85,6 +87,12 @@ static int judge(struct attempt *a, int n, int killed, char *why)
             snprintf(why, WHY_BYTES, "attempt %d ended with %d (%.200s): %.380s", i + 1, e->code, e->where, e->last);
             return 0;
         }
+        published += e->published;
+        done += !e->code;
+    }
+    if (published > 1 || published < (done > 0)) {
+        snprintf(why, WHY_BYTES, "%d of %d attempts published, %d ended with 0", published, n, done);
+        return 0;
     }
     return 1;
 }

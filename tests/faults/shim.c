@@ -134,6 +134,13 @@ static const char *place_fd(int fd)
     return fd >= 0 && fd < FDS && fd_rel[fd][0] ? fd_rel[fd] : NULL;
 }
 
+/* The name of a manifest came to be. */
+static void published(const char *rel)
+{
+    if (reporting && rel && fault_ends(rel, "/MANIFEST.json"))
+        tell("publish %.*s\n", (int)(strlen(rel) - 14), rel);
+}
+
 /* Something beyond root changes: told, unless it may. */
 static void beyond(const char *op, int dirfd, const char *name)
 {
@@ -538,6 +545,8 @@ int linkat(int from_fd, const char *from, int to_fd, const char *to, int flags)
     if (fails(meet(OP_LINK, y, 0)))
         return -1;
     r = (int)syscall(SYS_linkat, from_fd, from, to_fd, to, flags);
+    if (!r)
+        published(y);
     if (!r && x && y)
         record(J_LINK, x, y, "", 0, 0);
     return r;
@@ -574,6 +583,8 @@ int renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned
     if (fails(meet(OP_RENAME, y, 0)))
         return -1;
     r = (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, flags);
+    if (!r)
+        published(y);
     if (!r && x && y)
         record(J_RENAME, x, y, "", 0, 0);
     return r;
