@@ -22,6 +22,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/str.h"
+#include "ckpt/attempt.h"
 #include "ckpt/verify.h"
 
 static char *work_of_main; /* removed when the main process ends, however it ends */
@@ -347,6 +348,16 @@ int lab_finished(const struct lab *lab, const char *dir, int torn, char *why)
     free(digest);
     free(listing);
     return held;
+}
+
+int lab_committed(const struct lab *lab, int i, const char *dir)
+{
+    char *relative = cairn_link_relative(&lab->link[i]), *path = relative ? lab_text("%s/%s", dir, relative) : NULL;
+    int there = path && cairn_artefact_committed(path);
+
+    free(relative);
+    free(path);
+    return there;
 }
 
 int lab_go_on(const struct lab *lab, const char *box, const char *dir, int torn, char *why)

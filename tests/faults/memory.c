@@ -88,6 +88,10 @@ static int trial(void *arg, long i, const char *box, char *why)
         snprintf(why, WHY_BYTES, "allocation %ld: ended with %d and says nothing", n, e.code);
         return 1;
     }
+    if (!e.code && !m->s->verb && !lab_committed(m->lab, lab_link(m->lab, m->s->stage, m->s->step, NULL), dir)) {
+        snprintf(why, WHY_BYTES, "allocation %ld: says done, and nothing is committed", n);
+        return 1;
+    }
     return m->s->verb && !init ? 0 : !lab_go_on(m->lab, box, dir, 0, why);
 }
 

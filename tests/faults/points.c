@@ -195,6 +195,10 @@ static int trial(void *arg, long i, const char *box, char *why)
     }
     if (!ended_right(s, k, &e, box, why))
         return 1;
+    if (!e.code && s->form == FORM_LINK && !lab_committed(c->lab, s->link, dir)) {
+        snprintf(why, WHY_BYTES, "says done, and nothing is committed (%.300s)", e.where);
+        return 1;
+    }
     if (reads_only(s) ? !lab_finished(c->lab, dir, 0, why) : !lab_go_on(c->lab, box, dir, k->kind == KIND_TORN || k->kind == KIND_SHORT, why)) {
         size_t n = strlen(why);
 
