@@ -157,6 +157,43 @@ static void test_at_once(void **state)
     lab_close(&l);
 }
 
+/* The last task stops for a while where it would put all together; one of those before it comes again, sees everything there and commits. The
+ * stopped one, which may have had units in hand, finds its work done: 0. */
+static void test_overtaken(void **state)
+{
+    struct cairn_digest want[2];
+    struct lab l;
+
+    (void)state;
+    lab_open(&l);
+    alone(&l, want);
+    for (int i = 0; i < 6; i++) {
+        char path[300], name[20], said[2000], unit[600];
+        struct lab_program p;
+        int rc;
+
+        snprintf(name, sizeof name, "run%d", i);
+        run_make(&l, name, path, LAB_OVERRIDES(OVERRIDES));
+        assert_int_equal(task("rollout", path, "1/2", said), 0);
+        snprintf(unit, sizeof unit, "%s/%s/a2/unit-000004.json", path, artefacts[0]); /* the last of task 0 of 2 */
+        task_start(&p, "rollout", path, "0/2");
+        for (int t = 0; t < 20000 && !cairn_path_exists(unit) && !committed(path, artefacts[0]); t++)
+            usleep(200);
+        usleep((useconds_t)i * 500);
+        kill(-p.pid, SIGSTOP);
+        rc = task("rollout", path, "1/2", said);
+        if (rc)
+            fail_msg("the one that came again: %d: %s", rc, said);
+        kill(-p.pid, SIGCONT);
+        rc = lab_wait(&p);
+        if (rc)
+            fail_msg("the one that was overtaken: %d: %s", rc, p.said);
+        assert_true(committed(path, artefacts[0]));
+        assert_true(cairn_digest_equal(want[0], digest_at(path, artefacts[0])));
+    }
+    lab_close(&l);
+}
+
 /* Killed at random moments, started again in random order until it is committed. */
 static void test_killed(void **state)
 {
@@ -258,8 +295,8 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_orders),  cmocka_unit_test(test_at_once), cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_damaged), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_orders), cmocka_unit_test(test_at_once), cmocka_unit_test(test_overtaken),
+        cmocka_unit_test(test_killed), cmocka_unit_test(test_damaged), cmocka_unit_test(test_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
