@@ -20,7 +20,10 @@ endif
 have     = $(shell pkg-config --exists $(1) 2>/dev/null && echo yes || echo no)
 HDF5_PC  := $(shell for p in hdf5-serial hdf5; do pkg-config --exists $$p 2>/dev/null && { echo $$p; break; }; done)
 MPI_PC   := $(shell for p in ompi ompi-c mpich; do pkg-config --exists $$p 2>/dev/null && { echo $$p; break; }; done)
+# CUDA=0 leaves the GPU back-end out. CUDA_ARCHS: machine code for these, and PTX of sm_80 for all others;
+# "80 90a 100" for all that the kernels know.
 CUDA     ?= $(shell command -v $(NVCC) >/dev/null 2>&1 && echo 1 || echo 0)
+CUDA_ARCHS ?= 90a
 NEEDED   := jansson libxxhash yaml-0.1 libpcre2-8 libutf8proc gmp
 MISSING  := $(foreach p,$(NEEDED),$(if $(filter no,$(call have,$(p))),$(p))) $(if $(HDF5_PC),,hdf5)
 VERSION  := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
@@ -94,6 +97,15 @@ CPU_ISAS := native
 endif
 CPU_SO  := $(foreach i,$(CPU_ISAS),$(B)/lib/cairn-cpu-$(i).so)
 BACKENDS := $(if $(CPU_SRC),$(CPU_SO))
+ifeq ($(CUDA),1)
+CUDA_HOME ?= $(patsubst %/bin/,%,$(dir $(realpath $(shell command -v $(NVCC)))))
+CUDA_LIB  := $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib))
+CUDA_OBJ  := $(patsubst kernels/cuda/%.c,$(B)/obj/cuda/%.o,$(wildcard kernels/cuda/*.c)) \
+             $(patsubst kernels/cuda/%.cu,$(B)/obj/cuda/%.cu.o,$(wildcard kernels/cuda/*.cu))
+CUDA_GEN  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_80,code=compute_80
+NVCCFLAGS ?= -O3 -lineinfo
+BACKENDS  += $(B)/lib/cairn-cuda.so
+endif
 ifneq ($(MPI_PC),)
 BACKENDS += $(if $(wildcard runtime/world/mpi.c),$(B)/lib/cairn-mpi.so)
 endif
@@ -142,6 +154,21 @@ $(B)/lib/cairn-cpu-$(1).so: $$(CPU_SRC:kernels/cpu/%.c=$(B)/obj/cpu-$(1)/%.o) $(
 	$$(CC) -shared $$(LDFLAGS) $$^ -Wl,--exclude-libs,ALL -o $$@ $(SYS_base)
 endef
 $(foreach i,$(CPU_ISAS),$(eval $(call cpu_rule,$(i))))
+
+# Host code of the GPU back-end is C; kernels are CUDA C++ and may not fuse a*b+c unless they say fmaf. cuBLASLt is
+# opened when it is first needed (RUNPATH, then the loader's own path): mapping it takes 0.15 s and more.
+$(B)/obj/cuda/%.o: kernels/cuda/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -isystem $(CUDA_HOME)/include -c $< -o $@
+
+$(B)/obj/cuda/%.cu.o: kernels/cuda/%.cu
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++17 $(NVCCFLAGS) --fmad=false $(CUDA_GEN) -I. -Iruntime -MMD -MP -MF $(@:.o=.d) \
+		-Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra,-Wno-unused-parameter,-ffp-contract=off $(NVCC_EXTRA) -c $< -o $@
+
+$(B)/lib/cairn-cuda.so: $(CUDA_OBJ) $(B)/lib/libcairn_base.a
+	@mkdir -p $(@D)
+	$(CC) -shared $(LDFLAGS) $^ -Wl,--exclude-libs,ALL -o $@ -L$(CUDA_LIB) -Wl,-rpath,$(CUDA_LIB) -lcudart_static -lstdc++ $(SYS_base) -lrt
 
 $(B)/lib/cairn-mpi.so: runtime/world/mpi.c $(B)/lib/libcairn_base.a
 	@mkdir -p $(@D)
@@ -242,8 +269,8 @@ bench: bootstrap
 
 lint:
 	shellcheck tools/bootstrap tools/devcluster tests/tap tests/tally .ci/run
-	@for f in $$(git ls-files '*.c' ':!tests'); do \
-		clang -fsyntax-only $(STD) $(WARN) -Werror -I. -Iruntime $(CF_ckpt) $(CF_text) $(CF_grade) $(CF_recipe) $(call pc_cflags,$(MPI_PC)) \
+	@for f in $$(git ls-files '*.c' ':!tests' $(if $(filter 1,$(CUDA)),,':!kernels/cuda')); do \
+		clang -fsyntax-only $(STD) $(WARN) -Werror -I. -Iruntime $(if $(filter 1,$(CUDA)),-isystem $(CUDA_HOME)/include) $(CF_ckpt) $(CF_text) $(CF_grade) $(CF_recipe) $(call pc_cflags,$(MPI_PC)) \
 			-DCAIRN_ISA='"x"' -Wno-unknown-warning-option $$f || exit 1; done
 	@echo "lint: clean"
 
@@ -260,12 +287,12 @@ help:
 	@echo "make bootstrap   only install what is missing (Debian, Ubuntu; needs root)"
 	@echo "make info        what was found on this machine"
 	@echo "make clean       remove what was made"
-	@echo "Variables: CC, JOBS, RUN, SAN=1 (address and undefined-behaviour sanitizers, into build-san); config.mk may set them"
+	@echo "Variables: CC, JOBS, RUN, CUDA=0 (no GPU back-end), CUDA_ARCHS=\"80 90a 100\" (default 90a), SAN=1 (address and undefined-behaviour sanitizers, into build-san); config.mk may set them"
 	@echo "Example:"
 	@echo "  make demo RUN=/tmp/tiny"
 
 info:
-	@echo "cairn $(VERSION) | $(ARCH) | CPU back-ends: $(CPU_ISAS) | CUDA $(if $(filter 1,$(CUDA)),yes,no) | MPI $(if $(MPI_PC),$(MPI_PC),no) | PMIx $(PMIX) | HDF5 $(if $(HDF5_PC),$(HDF5_PC) $(shell pkg-config --modversion $(HDF5_PC) 2>/dev/null),no)"
+	@echo "cairn $(VERSION) | $(ARCH) | CPU back-ends: $(CPU_ISAS) | CUDA $(if $(filter 1,$(CUDA)),$(CUDA_HOME) sm_$(CUDA_ARCHS),left out) | MPI $(if $(MPI_PC),$(MPI_PC),no) | PMIx $(PMIX) | HDF5 $(if $(HDF5_PC),$(HDF5_PC) $(shell pkg-config --modversion $(HDF5_PC) 2>/dev/null),no)"
 
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h')

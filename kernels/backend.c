@@ -108,7 +108,7 @@ out:
 static enum cairn_status open_named(struct cairn_compute *c, const char *name, const struct cairn_compute_opts *o,
                                     struct cairn_error *err)
 {
-    struct cairn_backend_opts bo = {.guard = !strcmp(name, "guard"), .threads = o->threads};
+    struct cairn_backend_opts bo = {.guard = !strcmp(name, "guard"), .threads = o->threads, .act = o->act};
     enum cairn_status st = CAIRN_OK;
     char object[64];
 
@@ -121,7 +121,10 @@ static enum cairn_status open_named(struct cairn_compute *c, const char *name, c
     } else {
         return cairn_fail(err, CAIRN_EDEVICE, "unknown back-end \"%s\": auto, cpu, guard, cuda", name);
     }
+    if (o->act && cairn_dtype_parse(o->act) < 0)
+        TRY(cairn_fail(err, CAIRN_ERECIPE, "activations of type \"%s\": f32, bf16", o->act));
     TRY(c->backend->open(o->ordinal, &bo, &c->dev, err));
+    c->act = o->act ? (enum cairn_dtype)cairn_dtype_parse(o->act) : c->backend->act;
     TRY(cairn_stream_create(c->dev, &c->stream, err));
 out:
     if (st != CAIRN_OK)

@@ -11,6 +11,7 @@
 struct cairn_compute_opts {
     const char *backend; /* "auto", "cpu", "guard", "cuda"; NULL: auto */
     const char *dsa;     /* "fused" or "reference" (index, attention and its backward from the reference table); NULL: fused */
+    const char *act;     /* activation type: "f32", "bf16"; NULL: the back-end's own (cpu f32, cuda bf16) */
     int reference;       /* 1: every op from the reference table */
     int threads;         /* 0: all */
     int ordinal;         /* device number */
@@ -21,6 +22,7 @@ struct cairn_compute {
     struct cairn_device *dev;
     struct cairn_stream stream;
     struct cairn_ops ops; /* a copy, so that single ops may be exchanged */
+    enum cairn_dtype act; /* activation type of this device */
     char numerics[128];   /* fingerprint, field `numerics`: back-end, instruction set, op variants */
     void *object;         /* dlopen handle */
 };

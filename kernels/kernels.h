@@ -7,8 +7,8 @@
  * Letters: N rows (tokens of a batch), D width, K reduced width, F expert width, E experts, k experts per token, H heads,
  * C latent width, R rope width, V vocabulary, S key rows, B sequences, T index_topk.
  *
- * Types: "act" is the back-end's activation type (cpu: f32; cuda: bf16), the same for all act tensors of one call. Weights
- * are f32 or bf16 on the cpu. Everything marked f32, f64, i32 is that on every back-end. Unless a tensor is marked
+ * Types: "act" is the activation type (cpu: f32; cuda: bf16, or f32 when opened so), the same for all act tensors of one call.
+ * Weights are f32 or bf16. Everything marked f32, f64, i32 is that on every back-end. Unless a tensor is marked
  * "strided", it is dense. Strided: any stride in all dimensions but the last, whose stride is 1.
  *
  * Rules for every op, proved by tests/conformance:
@@ -28,7 +28,7 @@
 
 #include "base/buffer.h"
 
-#define CAIRN_BACKEND_ABI 1
+#define CAIRN_BACKEND_ABI 2
 
 /* ---- dense products ------------------------------------------------------------------------------------------- */
 
@@ -306,9 +306,10 @@ struct cairn_sumsq {
 /* X(name): op `name` with arguments struct cairn_<name>. New ops are added at the end; GLM-5.3-Flash's own come with it. */
 #define CAIRN_OPS(X)                                                                                                               \
     X(matmul)                                                                                                                      \
-    X(matmul_grouped) X(rmsnorm) X(rmsnorm_bwd) X(layernorm) X(rope) X(index) X(attention) X(attention_bwd) X(router)              \
-        X(router_bwd) X(dispatch) X(combine) X(combine_bwd) X(swiglu) X(swiglu_bwd) X(rows) X(embed_bwd) X(axpby) X(cast)          \
-            X(logprob) X(logprob_bwd) X(sample) X(policy_loss) X(adamw) X(sumsq)
+    X(matmul_grouped)                                                                                                              \
+    X(rmsnorm) X(rmsnorm_bwd) X(layernorm) X(rope) X(index) X(attention) X(attention_bwd) X(router) X(router_bwd) X(dispatch)      \
+        X(combine) X(combine_bwd) X(swiglu) X(swiglu_bwd) X(rows) X(embed_bwd) X(axpby) X(cast) X(logprob) X(logprob_bwd)          \
+            X(sample) X(policy_loss) X(adamw) X(sumsq)
 
 struct cairn_ops {
 #define CAIRN_OP_FIELD(op) enum cairn_status (*op)(struct cairn_stream * s, const struct cairn_##op *a, struct cairn_error *err);
@@ -317,14 +318,15 @@ struct cairn_ops {
 };
 
 struct cairn_backend_opts {
-    int guard;   /* 1: buffers are PROT_NONE outside brackets (cpu only) */
-    int threads; /* 0: as many as the machine gives this process; never changes a bit */
+    int guard;       /* 1: buffers are PROT_NONE outside brackets (cpu only) */
+    int threads;     /* 0: as many as the machine gives this process; never changes a bit */
+    const char *act; /* activation type: "f32", "bf16"; NULL: the back-end's own. CAIRN_EDEVICE where it has no such ops */
 };
 
 struct cairn_backend {
     uint32_t abi;         /* CAIRN_BACKEND_ABI */
     const char *name;     /* "cpu", "cuda" */
-    enum cairn_dtype act; /* activation type */
+    enum cairn_dtype act; /* its own activation type: what a device has that was opened without opts.act */
     /* Opens device `ordinal`; the device lives until close. */
     enum cairn_status (*open)(int ordinal, const struct cairn_backend_opts *o, struct cairn_device **out, struct cairn_error *err);
     void (*close)(struct cairn_device *dev);

@@ -185,6 +185,8 @@ static enum cairn_status cpu_open(int ordinal, const struct cairn_backend_opts *
 
     if (ordinal != 0)
         return cairn_fail(err, CAIRN_EDEVICE, "cpu: there is one cpu device, number 0; asked for %d", ordinal);
+    if (o && o->act && strcmp(o->act, "f32"))
+        return cairn_fail(err, CAIRN_EDEVICE, "cpu: activations are f32; asked for %s", o->act);
     d = calloc(1, sizeof *d);
     if (!d)
         return CAIRN_NOMEM(err);

@@ -1,0 +1,120 @@
+/* cuda.c - the cuda back-end: opens a GPU, and the entry point through which kernels/backend.c finds it.
+ *
+ * A GPU is usable when its driver is there and the object holds code for it: machine code of its own, or PTX of an older kind
+ * that the driver compiles. An op that needs more (sm_90a) says so by itself.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device.h"
+
+#define OPS_VERSION 1 /* goes up when any op's bits change */
+
+static int attribute(int ordinal, enum cudaDeviceAttr a)
+{
+    int v = 0;
+
+    return cudaDeviceGetAttribute(&v, a, ordinal) == cudaSuccess ? v : 0;
+}
+
+static enum cairn_status cuda_open(int ordinal, const struct cairn_backend_opts *o, struct cairn_device **out,
+                                   struct cairn_error *err)
+{
+    const char *act = o && o->act ? o->act : "bf16";
+    enum cairn_status st = CAIRN_OK;
+    struct cuda *d = NULL;
+    int count = 0;
+    cudaError_t e = cudaGetDeviceCount(&count);
+
+    if (e != cudaSuccess || count == 0) {
+        cudaGetLastError();
+        return cairn_fail(err, CAIRN_EDEVICE, "cuda: no GPU here: %s", e == cudaSuccess ? "none found" : cudaGetErrorString(e));
+    }
+    if (ordinal < 0 || ordinal >= count)
+        return cairn_fail(err, CAIRN_EDEVICE, "cuda: there are %d GPUs, numbered from 0; asked for %d", count, ordinal);
+    if (strcmp(act, "bf16") && strcmp(act, "f32"))
+        return cairn_fail(err, CAIRN_EDEVICE, "cuda: activations are bf16 or f32; asked for %s", act);
+    d = calloc(1, sizeof *d);
+    if (!d)
+        return CAIRN_NOMEM(err);
+    d->ordinal = ordinal;
+    d->threads = 1;
+    d->act = strcmp(act, "f32") ? CAIRN_BF16 : CAIRN_F32;
+    snprintf(d->name, sizeof d->name, "cuda:%d", ordinal);
+    d->dev = (struct cairn_device){.name = d->name, .ops = &cuda_device_ops, .state = d};
+    d->sm = attribute(ordinal, cudaDevAttrComputeCapabilityMajor) * 10 + attribute(ordinal, cudaDevAttrComputeCapabilityMinor);
+    d->sms = attribute(ordinal, cudaDevAttrMultiProcessorCount);
+    d->shared_max = attribute(ordinal, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    if (d->sm < 80)
+        TRY(cairn_fail(err, CAIRN_EDEVICE, "%s: compute capability %d.%d, the kernels need 8.0 or newer", d->name, d->sm / 10,
+                       d->sm % 10));
+    TRY(cuda_status(cudaSetDevice(ordinal), "cudaSetDevice", err));
+    TRY(cuda_status(cudaHostAlloc((void **)&d->h_fault, sizeof *d->h_fault, cudaHostAllocMapped), "host memory for faults", err));
+    memset(d->h_fault, 0, sizeof *d->h_fault);
+    TRY(cuda_status(cudaHostGetDevicePointer((void **)&d->d_fault, d->h_fault, 0), "device address of faults", err));
+    *out = &d->dev;
+out:
+    if (st != CAIRN_OK && d) {
+        cudaFreeHost(d->h_fault);
+        free(d);
+    }
+    return st;
+}
+
+static void cuda_close(struct cairn_device *dev)
+{
+    struct cuda *d = dev ? dev->state : NULL;
+
+    if (!d)
+        return;
+    cudaSetDevice(d->ordinal);
+    cudaDeviceSynchronize();
+    for (int i = 0; i < SLOT_COUNT; i++)
+        if (d->slot_free[i])
+            d->slot_free[i](d->slot[i]);
+    cudaFreeHost(d->h_fault);
+    free(d);
+}
+
+static void numerics(struct cairn_device *dev, char *out, int n)
+{
+    const struct cuda *d = dev->state;
+
+    snprintf(out, (size_t)n, "cuda sm_%d %s ops%d", d->sm, d->act == CAIRN_F32 ? "f32" : "bf16", OPS_VERSION);
+}
+
+/* Host threads: the ops use none, so the number is only kept. */
+static void set_threads(struct cairn_device *dev, int threads)
+{
+    ((struct cuda *)dev->state)->threads = threads < 1 ? 1 : threads;
+}
+
+static int get_threads(struct cairn_device *dev)
+{
+    return ((struct cuda *)dev->state)->threads;
+}
+
+#define WEAK(op) extern __typeof__(cairn_##op##_cuda) cairn_##op##_cuda __attribute__((weak));
+CAIRN_OPS(WEAK)
+#define OP(op) .op = cairn_##op##_cuda,
+static const struct cairn_ops ops = {CAIRN_OPS(OP)};
+
+static const struct cairn_backend backend = {
+    .abi = CAIRN_BACKEND_ABI,
+    .name = "cuda",
+    .act = CAIRN_BF16,
+    .open = cuda_open,
+    .close = cuda_close,
+    .ops = &ops,
+    .numerics = numerics,
+    .set_threads = set_threads,
+    .threads = get_threads,
+};
+
+__attribute__((visibility("default"))) const struct cairn_backend *cairn_backend_entry(void);
+
+const struct cairn_backend *cairn_backend_entry(void)
+{
+    return &backend;
+}

@@ -1,0 +1,157 @@
+/* product.cuh - what the product kernels share on the device side: which tile of which group a block works on, and the end of a
+ * sum.
+ */
+#ifndef CAIRN_KERNELS_CUDA_PRODUCT_CUH
+#define CAIRN_KERNELS_CUDA_PRODUCT_CUH
+
+#include "kernel.cuh"
+#include "product.h"
+
+/* Where a tile's operands begin and end. Rows are counted from a, b, y as given here. */
+struct tile {
+    int64_t a, b, y;    /* element offsets */
+    int64_t row0, row1; /* rows of A and y: first of the tile, end of the group */
+    int64_t col0;       /* first column */
+    int64_t k0, k1;     /* terms */
+    int live;
+};
+
+/* Bounds of group g, an empty group where they make no sense. */
+__device__ static inline void group_bounds(const struct product &p, int64_t rows, int g, int64_t *begin, int64_t *end)
+{
+    int64_t b = p.offsets[g], e = p.offsets[g + 1];
+
+    if (b < 0 || e < b || e > rows || (g == 0 && b != 0) || (g == p.batch - 1 && e != rows)) {
+        fault_set(p.fault, (enum cuda_op)p.op, FAULT_OFFSETS, g);
+        if (b < 0 || e < b || e > rows)
+            e = b = 0;
+    }
+    *begin = b;
+    *end = e;
+}
+
+/* The group that has the i-th tile of `height` rows, and its begin and end; -1 behind the last tile. One warp calls it, all lanes
+ * get the answer. *before: tiles of the groups before it. */
+__device__ static inline int group_of_tile(const struct product &p, int height, int64_t i, int64_t *begin, int64_t *end,
+                                           int64_t *before)
+{
+    int lane = threadIdx.x % 32;
+    int64_t base = 0;
+
+    for (int g0 = 0; g0 < p.batch; g0 += 32) {
+        int64_t b = 0, e = 0;
+        int tiles = 0, sum;
+        unsigned over;
+
+        if (g0 + lane < p.batch)
+            group_bounds(p, p.m, g0 + lane, &b, &e);
+        tiles = (int)((e - b + height - 1) / height);
+        sum = tiles;
+#pragma unroll
+        for (int d = 1; d < 32; d *= 2) {
+            int other = __shfl_up_sync(0xffffffffu, sum, d);
+
+            if (lane >= d)
+                sum += other;
+        }
+        over = __ballot_sync(0xffffffffu, base + sum > i);
+        if (over) {
+            int src = __ffs((int)over) - 1;
+
+            *begin = __shfl_sync(0xffffffffu, (long long)b, src);
+            *end = __shfl_sync(0xffffffffu, (long long)e, src);
+            *before = base + __shfl_sync(0xffffffffu, sum - tiles, src);
+            return g0 + src;
+        }
+        base += __shfl_sync(0xffffffffu, sum, 31);
+    }
+    return -1;
+}
+
+/* Tiles of rows that a launch must provide: of ragged groups no more than these are used. */
+static inline int64_t row_tiles(const struct product *p, int height)
+{
+    if (p->offsets && p->form != CAIRN_TN)
+        return (p->m / height + p->batch < p->m ? p->m / height + p->batch : p->m)
+                   ? (p->m / height + p->batch < p->m ? p->m / height + p->batch : p->m)
+                   : 1;
+    return ceil_div(p->m, height);
+}
+
+/* The tile of this block in a launch of grid (column tiles, row tiles, batch * parts), groups of rows in y. All threads call it. */
+__device__ static inline struct tile tile_of_block(const struct product &p, int height, int width)
+{
+    struct tile t;
+    int64_t z = blockIdx.z, part = z % p.parts;
+
+    z /= p.parts;
+    t.col0 = (int64_t)blockIdx.x * width;
+    t.k0 = part * p.part_k;
+    t.k1 = t.k0 + p.part_k < p.k ? t.k0 + p.part_k : p.k;
+    t.row0 = (int64_t)blockIdx.y * height;
+    t.row1 = p.m;
+    t.live = 1;
+    if (p.offsets && p.form != CAIRN_TN) {
+        __shared__ int64_t found[4];
+        if (threadIdx.x < 32) {
+            int64_t b = 0, e = 0, before = 0;
+            int g = group_of_tile(p, height, blockIdx.y, &b, &e, &before);
+
+            if (threadIdx.x == 0)
+                found[0] = g, found[1] = b, found[2] = e, found[3] = before;
+        }
+        __syncthreads();
+        t.live = found[0] >= 0;
+        t.row0 = found[1] + (blockIdx.y - found[3]) * height;
+        t.row1 = found[2];
+        t.a = t.y = 0;
+        t.b = found[0] * p.bb;
+    } else if (p.offsets) {
+        group_bounds(p, p.k, (int)z, &t.k0, &t.k1);
+        t.a = t.b = 0;
+        t.y = z * p.yb;
+    } else {
+        t.a = z * p.ab;
+        t.b = z * p.bb;
+        t.y = z * p.yb;
+    }
+    t.y += part * p.yp;
+    return t;
+}
+
+/* The end of a sum: times alpha, plus what is there; each step rounded by itself. */
+__device__ static inline float finish(const struct product &p, float sum, float there)
+{
+    if (p.alpha != 1.0f)
+        sum = __fmul_rn(sum, p.alpha);
+    return p.accumulate ? __fadd_rn(there, sum) : sum;
+}
+
+__device__ static inline void put(const struct product &p, int64_t i, float sum)
+{
+    if (p.y_bf16) {
+        bf16 *y = (bf16 *)p.y + i;
+
+        st(y, finish(p, sum, p.accumulate ? ld(y) : 0.0f));
+    } else {
+        float *y = (float *)p.y + i;
+
+        *y = finish(p, sum, p.accumulate ? *y : 0.0f);
+    }
+}
+
+/* Two neighbours, at an even place of an aligned row. */
+__device__ static inline void put2(const struct product &p, int64_t i, float s0, float s1)
+{
+    if (p.y_bf16) {
+        uint32_t *y = (uint32_t *)((bf16 *)p.y + i), was = p.accumulate ? *y : 0;
+
+        *y = bf16_pair(finish(p, s0, __uint_as_float(was << 16)), finish(p, s1, __uint_as_float(was & 0xffff0000u)));
+    } else {
+        float2 *y = (float2 *)((float *)p.y + i), was = p.accumulate ? *y : make_float2(0.0f, 0.0f);
+
+        *y = make_float2(finish(p, s0, was.x), finish(p, s1, was.y));
+    }
+}
+
+#endif
