@@ -472,5 +472,5 @@ int main(void)
         cmocka_unit_test(draws_follow_the_distribution_test),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return LAB_RUN(tests);
 }

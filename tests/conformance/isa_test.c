@@ -246,5 +246,5 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_bits)};
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return LAB_RUN(tests);
 }

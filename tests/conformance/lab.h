@@ -1,9 +1,16 @@
-/* lab.h - what the conformance tests share: the four ways to compute (cpu and guard, fast and reference ops), tensors with host
- * copies, random and poisoned contents, comparison.
+/* lab.h - what the conformance tests share: the ways to compute, tensors with host copies, random and poisoned contents,
+ * comparison.
  *
- * Every test runs as a list of cases over every device: lab_each_device(case). A `thing` is a tensor with a host image; things_up
- * sends images, things_down fetches them. Padded things sit in rows wider than they are, so that strides are really used; the gaps
- * are checked to be untouched when they come back. Memory: everything belongs to the lab and goes with lab_close.
+ * Every test runs as a list of cases over every device: lab_each_device(case): cpu and guard, or what CAIRN_TEST_BACKEND names
+ * (cuda: with f32 and with bf16 activations; without a GPU the program says so and skips). l->fast is the device's ops, l->ref the
+ * reference ops of the cpu; for another device the reference runs on copies in host memory (lab_mirror).
+ *
+ * A `thing` is a tensor with a host image; things_up sends images, things_down fetches them. A thing of type LAB_ACT is an
+ * activation: it has the device's type there and is f32 in the image, rounded when sent, so that a test reads and writes floats
+ * (thing_f) whatever the device computes with. Padded things sit in rows wider than they are, so that strides are really used; the
+ * gaps are checked to be untouched when they come back. Memory: everything belongs to the lab and goes with lab_close.
+ *
+ * What a device checks on the way (indexes, positions) may be told by the op or by the next wait: LAB_REFUSES takes both.
  */
 #ifndef CAIRN_TESTS_LAB_H
 #define CAIRN_TESTS_LAB_H
@@ -23,34 +30,62 @@
 #include "kernels/backend.h"
 
 #define LAB_THINGS 256
+#define LAB_ACT    CAIRN_DTYPES /* as a type of thing_new: an activation */
 
 struct thing {
-    struct cairn_tensor t;
+    struct cairn_tensor t; /* as the device has it */
     struct cairn_buffer *buf;
-    unsigned char *h; /* host image of the whole buffer */
-    size_t bytes;
+    enum cairn_dtype image; /* type of the elements of h; layout as in t */
+    unsigned char *h;       /* host image of the whole buffer */
+    size_t bytes;           /* of h */
 };
 
 struct lab {
-    const char *device;
-    struct cairn_compute c;
+    const char *device;           /* "cpu", "guard", "cuda f32", "cuda bf16" */
+    struct cairn_compute c, host; /* host: cpu, open when c is not */
+    enum cairn_dtype act;
     const struct cairn_ops *fast, *ref;
     struct cairn_error err;
     struct thing *things[LAB_THINGS];
     int n;
     uint32_t draws;
+    int roundings; /* of activations, in both results that lab_near compares; beyond the bound that its caller gives */
 };
 
-static inline void lab_open(struct lab *l, const char *device, int threads)
+static struct lab *lab_open_now;            /* the one whose things lab_mirror knows */
+static const struct cairn_ops lab_mirrored; /* below */
+
+static inline int lab_rounds(const struct lab *l) /* are activations narrower than f32? */
 {
-    const struct cairn_compute_opts o = {.backend = device, .threads = threads};
+    return l->act != CAIRN_F32;
+}
+
+static inline enum cairn_status lab_try(struct lab *l, const char *device, const char *act, int threads)
+{
+    const struct cairn_compute_opts o = {.backend = device, .threads = threads, .act = act}, cpu = {.backend = "cpu"};
+    enum cairn_status st;
 
     memset(l, 0, sizeof *l);
     l->device = device;
-    if (cairn_compute_open(&l->c, &o, &l->err) != CAIRN_OK)
-        fail_msg("%s: %s", device, l->err.text);
+    st = cairn_compute_open(&l->c, &o, &l->err);
+    if (st != CAIRN_OK)
+        return st;
+    l->act = l->c.act;
+    l->roundings = 2;
     l->fast = l->c.backend->ops;
     l->ref = l->c.backend->reference;
+    if (!l->ref) {
+        st = cairn_compute_open(&l->host, &cpu, &l->err);
+        l->ref = &lab_mirrored;
+    }
+    lab_open_now = l;
+    return st;
+}
+
+static inline void lab_open(struct lab *l, const char *device, int threads)
+{
+    if (lab_try(l, device, NULL, threads) != CAIRN_OK)
+        fail_msg("%s: %s", device, l->err.text);
 }
 
 static inline void lab_clear(struct lab *l)
@@ -67,20 +102,44 @@ static inline void lab_close(struct lab *l)
 {
     lab_clear(l);
     cairn_compute_close(&l->c);
+    cairn_compute_close(&l->host);
 }
 
 static inline void lab_each_device(void (*body)(struct lab *l))
 {
-    static const char *const devices[] = {"cpu", "guard"};
+    static const char *const here[][3] = {{"cpu", NULL, "cpu"}, {"guard", NULL, "guard"}}, *const there[][3] = {
+                                                                                               {"cuda", "f32", "cuda f32"},
+                                                                                               {"cuda", "bf16", "cuda bf16"}};
+    const char *name = getenv("CAIRN_TEST_BACKEND");
 
     for (int i = 0; i < 2; i++) {
+        const char *const *d = name && *name ? there[i] : here[i];
         struct lab l;
 
-        lab_open(&l, devices[i], 0);
+        if (lab_try(&l, name && *name ? name : d[0], d[1], 0) != CAIRN_OK)
+            fail_msg("%s: %s", d[2], l.err.text);
+        l.device = d[2];
         body(&l);
         lab_close(&l);
     }
 }
+
+/* In the place of cmocka_run_group_tests: nothing to do, loudly, where the back-end that CAIRN_TEST_BACKEND names has no device. */
+static inline int lab_skips(void)
+{
+    const char *name = getenv("CAIRN_TEST_BACKEND");
+    struct lab l;
+
+    if (!name || !*name)
+        return 0;
+    if (lab_try(&l, name, NULL, 0) == CAIRN_OK) {
+        lab_close(&l);
+        return 0;
+    }
+    printf("1..0 # SKIP %s\n", l.err.text);
+    return 1;
+}
+#define LAB_RUN(tests) (lab_skips() ? 0 : cmocka_run_group_tests(tests, NULL, NULL))
 
 /* The cmocka test of a body: name_test. */
 #define ON_EACH_DEVICE(name)                                                                                                       \
@@ -94,6 +153,16 @@ static inline void lab_each_device(void (*body)(struct lab *l))
     do {                                                                                                                           \
         if ((call) != CAIRN_OK)                                                                                                    \
             fail_msg("%s: %s: %s", (l)->device, #call, (l)->err.text);                                                             \
+    } while (0)
+
+#define LAB_REFUSES(l, call)                                                                                                       \
+    do {                                                                                                                           \
+        enum cairn_status lab_st = (call);                                                                                         \
+                                                                                                                                   \
+        if (lab_st == CAIRN_OK)                                                                                                    \
+            lab_st = cairn_stream_wait(&(l)->c.stream, &(l)->err);                                                                 \
+        if (lab_st != CAIRN_EBUG)                                                                                                  \
+            fail_msg("%s: %s: status %d, should be refused", (l)->device, #call, (int)lab_st);                                     \
     } while (0)
 
 /* ---- random numbers ------------------------------------------------------------------------------------------------------- */
@@ -127,13 +196,71 @@ static inline float lab_normal(struct lab *l)
 
 /* ---- things ---------------------------------------------------------------------------------------------------------------- */
 
+static inline uint16_t lab_bf16(float x) /* round to nearest even; a NaN keeps its upper half */
+{
+    uint32_t u;
+
+    memcpy(&u, &x, sizeof u);
+    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16) | 0x40u : (u + 0x7fffu + ((u >> 16) & 1)) >> 16);
+}
+
+static inline float lab_float(uint16_t h)
+{
+    uint32_t u = (uint32_t)h << 16;
+    float x;
+
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+/* Between the image and the device's bytes; `n` elements. */
+static inline void thing_pack(const struct thing *x, unsigned char *d, const unsigned char *h, size_t n)
+{
+    if (x->image == x->t.dtype)
+        memcpy(d, h, n * cairn_dtype_size(x->image));
+    else
+        for (size_t i = 0; i < n; i++)
+            ((uint16_t *)d)[i] = lab_bf16(((const float *)h)[i]);
+}
+
+static inline void thing_unpack(const struct thing *x, unsigned char *h, const unsigned char *d, size_t n)
+{
+    if (x->image == x->t.dtype)
+        memcpy(h, d, n * cairn_dtype_size(x->image));
+    else
+        for (size_t i = 0; i < n; i++)
+            ((float *)h)[i] = lab_float(((const uint16_t *)d)[i]);
+}
+
+static inline size_t thing_room(const struct thing *x) /* elements in the buffer */
+{
+    return x->bytes / cairn_dtype_size(x->image);
+}
+
+/* The whole buffer, to and from `d`, which has the device's types. */
+static inline void thing_move(struct lab *l, const struct thing *x, unsigned char *d, int up)
+{
+    int64_t bytes = (int64_t)(thing_room(x) * cairn_dtype_size(x->t.dtype));
+    struct cairn_tensor all;
+
+    if (!bytes)
+        return;
+    LAB_OK(l, cairn_tensor_view(&all, x->buf, 0, CAIRN_U8, 1, &bytes, &l->err));
+    if (up)
+        LAB_OK(l, cairn_tensor_set(&l->c.stream, &all, d, (size_t)bytes, &l->err));
+    else
+        LAB_OK(l, cairn_tensor_get(&l->c.stream, &all, d, (size_t)bytes, &l->err));
+}
+
 static inline void thing_up(struct lab *l, struct thing *x)
 {
-    void *p = cairn_buffer_open(x->buf, CAIRN_WRITE);
+    unsigned char *d = malloc(x->bytes + 1);
 
-    memcpy(p, x->h, x->bytes);
-    cairn_buffer_close(x->buf);
-    (void)l;
+    assert_non_null(d);
+    thing_pack(x, d, x->h, thing_room(x));
+    thing_unpack(x, x->h, d, thing_room(x)); /* what the device holds is what the test goes by */
+    thing_move(l, x, d, 1);
+    free(d);
 }
 
 /* New thing of `ndim` dimensions; pad > 0: every dimension but the first is `pad` elements wider in memory than in the view. Its
@@ -146,7 +273,8 @@ static inline struct thing *thing_new(struct lab *l, enum cairn_dtype type, int 
 
     assert_non_null(x);
     assert_true(l->n < LAB_THINGS);
-    x->t.dtype = type;
+    x->t.dtype = type == LAB_ACT ? l->act : type;
+    x->image = type == LAB_ACT ? CAIRN_F32 : type;
     x->t.ndim = ndim;
     va_start(ap, ndim);
     for (int i = 0; i < ndim; i++)
@@ -156,8 +284,8 @@ static inline struct thing *thing_new(struct lab *l, enum cairn_dtype type, int 
         x->t.stride[i] = n;
         n *= x->t.dim[i] + (i ? pad : 0);
     }
-    x->bytes = (size_t)n * cairn_dtype_size(type);
-    LAB_OK(l, cairn_buffer_create(l->c.dev, x->bytes, &x->buf, &l->err));
+    x->bytes = (size_t)n * cairn_dtype_size(x->image);
+    LAB_OK(l, cairn_buffer_create(l->c.dev, (size_t)n * cairn_dtype_size(x->t.dtype), &x->buf, &l->err));
     x->t.buf = x->buf;
     x->h = malloc(x->bytes + 1);
     assert_non_null(x->h);
@@ -195,20 +323,20 @@ static inline int32_t *thing_i(const struct thing *x, int64_t i)
 
 static inline void thing_down(struct lab *l, struct thing *x)
 {
-    const unsigned char *p;
-    unsigned char *inside = calloc(x->bytes + 1, 1);
+    size_t size = cairn_dtype_size(x->t.dtype), n = thing_room(x);
+    unsigned char *inside = calloc(n + 1, 1), *d = malloc(x->bytes + 1), *was = malloc(x->bytes + 1);
 
+    assert_true(inside && d && was);
     LAB_OK(l, cairn_stream_wait(&l->c.stream, &l->err));
-    p = cairn_buffer_open(x->buf, CAIRN_READ);
-    assert_non_null(inside);
+    thing_move(l, x, d, 0);
+    thing_pack(x, was, x->h, n);
     for (int64_t i = 0; i < thing_count(x); i++)
-        inside[thing_at(x, i) * cairn_dtype_size(x->t.dtype)] = 1;
-    for (size_t i = 0; i < x->bytes; i += cairn_dtype_size(x->t.dtype))
-        if (!inside[i] && memcmp(p + i, x->h + i, cairn_dtype_size(x->t.dtype)))
+        inside[thing_at(x, i)] = 1;
+    for (size_t i = 0; i < n; i++)
+        if (!inside[i] && memcmp(d + i * size, was + i * size, size))
             fail_msg("%s: something wrote into the gaps of a strided tensor", l->device);
-    memcpy(x->h, p, x->bytes);
-    cairn_buffer_close(x->buf);
-    free(inside);
+    thing_unpack(x, x->h, d, n);
+    free(inside), free(d), free(was);
 }
 
 /* Fills with normal numbers times scale, and sends. */
@@ -217,7 +345,7 @@ static inline struct thing *thing_normal(struct lab *l, struct thing *x, float s
     for (int64_t i = 0; i < thing_count(x); i++) {
         float z = lab_normal(l) * scale;
 
-        if (x->t.dtype == CAIRN_BF16) {
+        if (x->image == CAIRN_BF16) {
             uint32_t u;
 
             memcpy(&u, &z, sizeof u);
@@ -241,14 +369,10 @@ static inline struct thing *thing_ints(struct lab *l, struct thing *x, const int
 static inline double thing_value(const struct thing *x, int64_t i)
 {
     size_t o = thing_at(x, i);
-    uint32_t u;
-    float f;
 
-    switch (x->t.dtype) {
+    switch (x->image) {
     case CAIRN_BF16:
-        u = (uint32_t)((const uint16_t *)x->h)[o] << 16;
-        memcpy(&f, &u, sizeof f);
-        return f;
+        return lab_float(((const uint16_t *)x->h)[o]);
     case CAIRN_F64:
         return ((const double *)x->h)[o];
     case CAIRN_I32:
@@ -272,17 +396,20 @@ static inline struct thing *thing_like(struct lab *l, const struct thing *x, int
         memset(y->h, 0xff, x->bytes);
     else
         memcpy(y->h, x->h, x->bytes);
-    LAB_OK(l, cairn_buffer_create(l->c.dev, x->bytes, &y->buf, &l->err));
+    LAB_OK(l, cairn_buffer_create(l->c.dev, thing_room(x) * cairn_dtype_size(x->t.dtype), &y->buf, &l->err));
     y->t.buf = y->buf;
     l->things[l->n++] = y;
     thing_up(l, y);
     return y;
 }
 
-/* |a - b| <= rel * |b| + abs in every element; NaN equals NaN, infinities themselves. */
+/* |a - b| <= rel * |b| + abs in every element; NaN equals NaN, infinities themselves. Activations of bf16 may be off by
+ * l->roundings roundings (2^-8 each) more. */
 static inline void lab_near(struct lab *l, const char *what, const struct thing *a, const struct thing *b, double rel, double abs)
 {
     assert_true(thing_count(a) == thing_count(b));
+    if (a->image != a->t.dtype)
+        rel += l->roundings * 0x1p-8;
     for (int64_t i = 0; i < thing_count(a); i++) {
         double x = thing_value(a, i), y = thing_value(b, i);
 
@@ -296,7 +423,7 @@ static inline void lab_near(struct lab *l, const char *what, const struct thing 
 
 static inline void lab_equal_bits(struct lab *l, const char *what, const struct thing *a, const struct thing *b)
 {
-    size_t size = cairn_dtype_size(a->t.dtype);
+    size_t size = cairn_dtype_size(a->image);
 
     assert_true(thing_count(a) == thing_count(b));
     for (int64_t i = 0; i < thing_count(a); i++)
@@ -304,5 +431,7 @@ static inline void lab_equal_bits(struct lab *l, const char *what, const struct 
             fail_msg("%s: %s: element %lld differs in bits: %.9g and %.9g", l->device, what, (long long)i, thing_value(a, i),
                      thing_value(b, i));
 }
+
+#include "mirror.h"
 
 #endif

@@ -59,7 +59,7 @@ static void forward(struct lab *l)
         thing_down(l, y);
         lab_equal_bits(l, "layernorm, row alone", y, y2);
         a.y.buf = NULL;
-        assert_int_equal(l->fast->rmsnorm(&l->c.stream, &a, &l->err), CAIRN_EBUG);
+        LAB_REFUSES(l, l->fast->rmsnorm(&l->c.stream, &a, &l->err));
         lab_clear(l);
     }
 }
@@ -175,5 +175,5 @@ int main(void)
         cmocka_unit_test(the_derivative_test),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return LAB_RUN(tests);
 }

@@ -53,10 +53,10 @@ static void rows(struct lab *l)
             if (n && cases[i].src_index) {
                 *thing_i(from, 0) = cases[i].s;
                 thing_up(l, from);
-                assert_int_equal(ops->rows(&l->c.stream, &a, &l->err), CAIRN_EBUG);
+                LAB_REFUSES(l, ops->rows(&l->c.stream, &a, &l->err));
                 *thing_i(from, 0) = -1;
                 thing_up(l, from);
-                assert_int_equal(ops->rows(&l->c.stream, &a, &l->err), CAIRN_EBUG);
+                LAB_REFUSES(l, ops->rows(&l->c.stream, &a, &l->err));
             }
             lab_clear(l);
         }
@@ -95,7 +95,7 @@ static void embedding(struct lab *l)
     lab_equal_bits(l, "threads", three, t);
     *thing_i(ids, 7) = V;
     thing_up(l, ids);
-    assert_int_equal(l->fast->embed_bwd(&l->c.stream, &a, &l->err), CAIRN_EBUG);
+    LAB_REFUSES(l, l->fast->embed_bwd(&l->c.stream, &a, &l->err));
 }
 
 static void axpby(struct lab *l)
@@ -246,7 +246,7 @@ static void adamw(struct lab *l)
             thing_down(l, p);
             assert_true(fabs(*thing_f(p, 0) - *thing_f(q, 0) + 0.01 * (*thing_f(g, 0) > 0 ? 1 : -1)) < 1e-6);
             one.t = 0;
-            assert_int_equal(l->fast->adamw(&l->c.stream, &one, &l->err), CAIRN_EBUG);
+            LAB_REFUSES(l, l->fast->adamw(&l->c.stream, &one, &l->err));
         }
         lab_clear(l);
     }
@@ -296,5 +296,5 @@ int main(void)
         cmocka_unit_test(casts_test), cmocka_unit_test(adamw_test),     cmocka_unit_test(sumsq_test),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return LAB_RUN(tests);
 }
