@@ -44,6 +44,7 @@ struct product {
     int64_t yp;     /* elements from one part of y to the next */
     int wide;       /* 1: 16-byte loads of A and B are aligned */
     int pairs;      /* 1: two neighbours of y may be written at once */
+    int quads;      /* 1: 16 bytes of y may */
 };
 
 /* Runs p on the call's stream. parts: 1, or a power of two that divides k. Scratch: with parts > 1 parts * batch * m * n floats

@@ -1,7 +1,7 @@
 /* product_fma.cu - products with an operand in f32, and the tree that adds the parts of a sum.
  *
- * product_fma: block of 256 threads, tile 64 x 64, 4 x 4 sums a thread, 16 terms in shared memory at a time. Each sum is one chain of
- * fmaf over k ascending from 0: the bits that the cpu back-end gives. Floor: 2 m n k / fp32 rate.
+ * product_fma: block of 256 threads, tile 64 x 64, 4 x 4 sums a thread, 16 terms in shared memory at a time. Each sum is one chain
+ * of fmaf over k ascending from 0: the bits that the cpu back-end gives. Floor: 2 m n k / fp32 rate.
  */
 #include "product.cuh"
 
@@ -9,8 +9,8 @@
 #define STEP 16
 
 /* 64 x 16 of an operand as f32, [k][row]; rows beyond and terms beyond are 0 (and not used as terms). along_k: k is contiguous. */
-__device__ static inline void load(float to[STEP][TILE + 4], const void *from, int is_bf16, int64_t base, int64_t stride, int along_k,
-                                   int64_t row0, int64_t rows, int64_t k0, int64_t k1)
+__device__ static inline void load(float to[STEP][TILE + 4], const void *from, int is_bf16, int64_t base, int64_t stride,
+                                   int along_k, int64_t row0, int64_t rows, int64_t k0, int64_t k1)
 {
 #pragma unroll
     for (int i = 0; i < TILE * STEP / 256; i++) {
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(256) fma_tile(const struct product p)
     int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
     float sum[4][4] = {};
 
-    if (!t.live)
+    if (!t.live || (p.accumulate && t.k0 >= t.k1)) /* nothing to add is no addition of 0 */
         return;
     for (int64_t k = t.k0; k < t.k1; k += STEP) {
         int terms = t.k1 - k < STEP ? (int)(t.k1 - k) : STEP;

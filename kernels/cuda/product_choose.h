@@ -1,0 +1,41 @@
+/* product_choose.h - what product_choose.c takes from its neighbours: cuBLASLt, and the tools of a trial.
+ *
+ * cuBLASLt is opened at run time; where it is missing, own kernels do everything.
+ */
+#ifndef CAIRN_KERNELS_CUDA_PRODUCT_CHOOSE_H
+#define CAIRN_KERNELS_CUDA_PRODUCT_CHOOSE_H
+
+#include "product.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(hidden)
+
+struct product_lt;
+struct product_lt_plan {
+    uint64_t algo[8]; /* cublasLtMatmulAlgo_t */
+};
+
+struct product_lt *product_lt_open(void); /* NULL where there is none */
+void product_lt_close(struct product_lt *lt);
+/* Up to n algorithms for p, best guess first, none of which splits k or needs a workspace. */
+int product_lt_plans(struct product_lt *lt, const struct product *p, struct product_lt_plan *plan, int n);
+void product_lt_run(struct call *c, struct product_lt *lt, const struct product *p, const struct product_lt_plan *plan);
+
+/* n bf16 numbers from `seed`. spread 0: like a normal distribution, 1: with exponents over 12 binades, 2: pairs that cancel
+ * against pairs of 3. */
+void probe_fill(struct call *c, void *to, int64_t n, uint32_t seed, uint32_t spread);
+/* *d_count = 4-byte words that differ; bytes a multiple of 4. */
+void probe_differences(struct call *c, const void *x, const void *y, size_t bytes, int64_t *d_count);
+
+/* Elements in which wgmma of this width (0: the smallest mma tile) and the definition differ in bits, over three kinds of data;
+ * -1: could not be run. */
+int64_t product_proof(struct call *of, int form, int width, int grouped);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,430 @@
+/* product_wgmma.cu - products of bf16 operands by wgmma (sm_90a), operands brought by the tensor memory accelerator.
+ *
+ * Blocks stay on their multiprocessor and take tile after tile (128 x WIDTH). Warpgroup 0 fetches: one thread enqueues boxes of 64
+ * x 64 elements (8 KiB, 128-byte swizzle) into a ring of stages, 64 terms each. Warpgroups 1 and 2 multiply 64 rows each by wgmma
+ * m64nWIDTHk16, k ascending, fp32 accumulators in registers, and write them. Two blocks are a cluster that shares what both need:
+ *     SHARE_B: neighbours in rows fetch half of B each, for both      (dense)
+ *     SHARE_A: neighbours in columns fetch half of A each, for both   (groups of rows, which are short)
+ * A sum is one chain, 16 terms a step from the first of its range; terms beyond the range are 0.
+ *
+ * Shared memory of an operand: boxes one behind the other. Terms contiguous in memory ("along k"): 64 rows of 128 bytes; else 64
+ * terms of 128 bytes, and the matrix descriptor says "transposed". In both, 8 lines of 128 bytes are one swizzle atom of 1 KiB.
+ * Floor: 2 m n k / matrix rate; (128 + WIDTH) * 128 bytes a step and block from L2, less what is shared.
+ */
+#include <cuda.h>
+
+#include "product.cuh"
+
+#define HIGH 128
+#define BK   64
+#define BOX  8192 /* bytes */
+#define RING (192 << 10)
+
+enum { SHARE_NONE, SHARE_A, SHARE_B };
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
+#define HOPPER 1
+#else
+#define HOPPER 0
+#endif
+
+/* What a block (cluster) does next. Coordinates of boxes: (place in the contiguous dimension, line, product). */
+struct work {
+    int64_t y;            /* element offset of y */
+    int row0, row1, col0; /* of this block */
+    int k0, k1;           /* terms; k1 - k0 is what counts */
+    int za, zb;           /* third coordinate of A and B */
+};
+
+#if HOPPER
+__device__ static inline uint32_t address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+__device__ static inline void barrier_init(uint32_t bar, int count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+
+__device__ static inline void barrier_expect(uint32_t bar, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+
+/* Arrives at the same barrier of block `rank` of the cluster. */
+__device__ static inline void barrier_arrive(uint32_t bar, int rank)
+{
+    asm volatile("{\n"
+                 ".reg .b32 r;\n"
+                 "mapa.shared::cluster.u32 r, %0, %1;\n"
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r];\n"
+                 "}" ::"r"(bar),
+                 "r"(rank)
+                 : "memory");
+}
+
+__device__ static inline void barrier_wait(uint32_t bar, uint32_t parity)
+{
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "AGAIN:\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n"
+                 "@p bra DONE;\n"
+                 "bra AGAIN;\n"
+                 "DONE:\n"
+                 "}" ::"r"(bar),
+                 "r"(parity)
+                 : "memory");
+}
+
+__device__ static inline void cluster_sync(void)
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
+}
+
+/* One box to shared memory; both: to both blocks of the cluster. */
+__device__ static inline void fetch(uint32_t to, const CUtensorMap *map, uint32_t bar, int x, int line, int z, int both)
+{
+    if (both)
+        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, "
+                     "{%3, %4, %5}], "
+                     "[%2], %6;" ::"r"(to),
+                     "l"(map), "r"(bar), "r"(x), "r"(line), "r"(z), "h"((short)3)
+                     : "memory");
+    else
+        asm volatile(
+            "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
+            "l"(map), "r"(bar), "r"(x), "r"(line), "r"(z)
+            : "memory");
+}
+
+/* A matrix in shared memory, 128-byte swizzle; from 8 lines to the next: 1 KiB; from 64 columns to the next (not along k): a box.
+ */
+__device__ static inline uint64_t describe(uint32_t at)
+{
+    return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)(BOX >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+#define D8(i)                                                                                                                      \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define D32(i) D8(i), D8(i + 8), D8(i + 16), D8(i + 24)
+
+/* d += A (64 x 16) . B (16 x WIDTH); TA, TB: 1 where the terms are not contiguous. */
+template <int TA, int TB> __device__ static inline void wgmma(float (&d)[32], uint64_t a, uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+                 "}, %32, %33, 1, 1, 1, %34, %35;"
+                 : D32(0)
+                 : "l"(a), "l"(b), "n"(TA), "n"(TB));
+}
+
+template <int TA, int TB> __device__ static inline void wgmma(float (&d)[64], uint64_t a, uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+                 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+                 "}, %64, %65, 1, 1, 1, %66, %67;"
+                 : D32(0), D32(32)
+                 : "l"(a), "l"(b), "n"(TA), "n"(TB));
+}
+
+template <int TA, int TB> __device__ static inline void wgmma(float (&d)[128], uint64_t a, uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+                 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
+                 "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
+                 "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"
+                 "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"
+                 "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+                 "}, %128, %129, 1, 1, 1, %130, %131;"
+                 : D32(0), D32(32), D32(64), D32(96)
+                 : "l"(a), "l"(b), "n"(TA), "n"(TB));
+}
+
+/* The i-th work of this block's cluster; 0 when there is no more. One warp calls it; all lanes get it. */
+template <int WIDTH, int FORM, int SHARE>
+__device__ static inline int work_at(const struct product &p, int64_t i, int rank, struct work *w)
+{
+    const int high = SHARE == SHARE_B ? 2 * HIGH : HIGH, wide = SHARE == SHARE_A ? 2 * WIDTH : WIDTH;
+    const int row_tiles = (int)((p.m + high - 1) / high), col_tiles = (int)((p.n + wide - 1) / wide);
+    int row, col;
+
+    if (p.offsets && FORM != CAIRN_TN) { /* tiles of one group's rows together, columns inside */
+        int64_t begin, end, before;
+        int g = group_of_tile(p, high, i / col_tiles, &begin, &end, &before);
+
+        if (g < 0)
+            return 0;
+        row = (int)(begin + (i / col_tiles - before) * high);
+        col = (int)(i % col_tiles) * wide;
+        w->row1 = (int)end;
+        w->k0 = 0, w->k1 = (int)p.k;
+        w->za = 0, w->zb = g;
+        w->y = 0;
+    } else { /* 8 tiles of rows, all columns, the next 8: what runs at the same time shares rows and columns */
+        int64_t each = (int64_t)row_tiles * col_tiles, z = i / each;
+        int r = (int)(i % each), band = r / (8 * col_tiles), in = r % (8 * col_tiles);
+        int rows = row_tiles - band * 8 < 8 ? row_tiles - band * 8 : 8, part;
+
+        if (z >= (int64_t)p.batch * p.parts)
+            return 0;
+        part = (int)(z % p.parts);
+        z /= p.parts;
+        row = (band * 8 + in % rows) * high;
+        col = in / rows * wide;
+        w->row1 = (int)p.m;
+        w->k0 = (int)(part * p.part_k);
+        w->k1 = (int)(w->k0 + p.part_k < p.k ? w->k0 + p.part_k : p.k);
+        w->za = w->zb = (int)z;
+        w->y = z * p.yb + part * p.yp;
+        if (p.offsets) {
+            int64_t begin, end;
+
+            group_bounds(p, p.k, (int)z, &begin, &end);
+            w->k0 = (int)begin, w->k1 = (int)end;
+            w->za = w->zb = 0;
+        }
+    }
+    w->row0 = row + (SHARE == SHARE_B ? rank * HIGH : 0);
+    w->col0 = col + (SHARE == SHARE_A ? rank * WIDTH : 0);
+    return 1;
+}
+#endif
+
+template <int WIDTH, int FORM, int SHARE>
+__global__ void __launch_bounds__(384, 1)
+    wgmma_tiles(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b, const struct product p)
+{
+#if HOPPER
+    constexpr int A_BOXES = HIGH / 64, B_BOXES = WIDTH / 64, STAGE = (A_BOXES + B_BOXES) * BOX, STAGES = RING / STAGE;
+    constexpr int TA = FORM == CAIRN_TN, TB = FORM != CAIRN_NT, BLOCKS = SHARE == SHARE_NONE ? 1 : 2;
+    extern __shared__ unsigned char memory[];
+    uint32_t ring = (address(memory) + 1023) & ~1023u, full = ring + STAGES * STAGE, empty = full + STAGES * 8;
+    int rank = 0, group = threadIdx.x / 128, lane = threadIdx.x % 32;
+    int64_t first = blockIdx.x / BLOCKS, stride = gridDim.x / BLOCKS;
+    uint32_t stage = 0, parity = 0;
+    struct work w;
+
+    if (BLOCKS == 2)
+        asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; s++) {
+            barrier_init(full + s * 8, 1);
+            barrier_init(empty + s * 8, 2 * BLOCKS); /* a warpgroup of either block */
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    if (BLOCKS == 2)
+        cluster_sync();
+#define NEXT_STAGE (stage = stage + 1 == STAGES ? (parity ^= 1, 0) : stage + 1)
+    if (group == 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x < 32) {
+            for (int64_t i = first; work_at<WIDTH, FORM, SHARE>(p, i, rank, &w); i += stride) {
+                for (int k = w.k0; k < w.k1; k += BK) {
+                    barrier_wait(empty + stage * 8, parity ^ 1);
+                    if (lane == 0) {
+                        uint32_t to = ring + stage * STAGE, bar = full + stage * 8;
+
+                        barrier_expect(bar, STAGE);
+#pragma unroll
+                        for (int x = 0; x < A_BOXES; x++)
+                            if (SHARE != SHARE_A || x == rank) {
+                                int row = w.row0 + x * 64;
+
+                                fetch(to + x * BOX, &map_a, bar, TA ? row : k, TA ? k : row, w.za, SHARE == SHARE_A);
+                            }
+#pragma unroll
+                        for (int x = 0; x < B_BOXES; x++)
+                            if (SHARE != SHARE_B || x / (B_BOXES / 2 > 0 ? B_BOXES / 2 : 1) == rank) {
+                                int col = w.col0 + x * 64;
+
+                                fetch(to + (A_BOXES + x) * BOX, &map_b, bar, TB ? col : k, TB ? k : col, w.zb, SHARE == SHARE_B);
+                            }
+                    }
+                    NEXT_STAGE;
+                }
+            }
+        }
+    } else {
+        int wg = group - 1;
+
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        for (int64_t i = first; work_at<WIDTH, FORM, SHARE>(p, i, rank, &w); i += stride) {
+            float d[WIDTH / 2];
+            uint32_t last = 0;
+
+#pragma unroll
+            for (int x = 0; x < WIDTH / 2; x++)
+                d[x] = 0.0f;
+            for (int k = w.k0; k < w.k1; k += BK) {
+                uint32_t at = ring + stage * STAGE;
+                uint64_t a, b;
+
+                barrier_wait(full + stage * 8, parity);
+                if (FORM == CAIRN_TN && p.offsets && k + BK > w.k1) { /* terms of the next group become 0 */
+                    int lines = w.k1 - k, t = threadIdx.x - 128;
+
+                    for (int x = t; x < (A_BOXES + B_BOXES) * (BK - lines) * 8; x += 256) {
+                        int box = x / ((BK - lines) * 8), in = x % ((BK - lines) * 8);
+                        uint32_t to = at + box * BOX + lines * 128 + in * 16;
+
+                        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
+                    }
+                    asm volatile("fence.proxy.async.shared::cta;\nbar.sync 1, 256;" ::: "memory");
+                }
+                a = describe(at + wg * BOX);
+                b = describe(at + A_BOXES * BOX);
+                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+                for (int l = 0; l < BK / 16; l++)
+                    wgmma<TA, TB>(d, a + l * (TA ? 2048 >> 4 : 32 >> 4), b + l * (TB ? 2048 >> 4 : 32 >> 4));
+                asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+                /* the step before this one is through with its stage */
+                asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+                if (k > w.k0 && threadIdx.x % 128 < BLOCKS)
+                    barrier_arrive(empty + last * 8, BLOCKS == 2 ? threadIdx.x % 128 : rank);
+                last = stage;
+                NEXT_STAGE;
+            }
+            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+            if (w.k1 > w.k0 && threadIdx.x % 128 < BLOCKS)
+                barrier_arrive(empty + last * 8, BLOCKS == 2 ? threadIdx.x % 128 : rank);
+            if (p.accumulate && w.k1 <= w.k0)
+                continue;
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                int row = w.row0 + wg * 64 + threadIdx.x % 128 / 32 * 16 + half * 8 + lane / 4;
+
+                if (row < w.row1)
+#pragma unroll
+                    for (int j = 0; j < WIDTH / 8; j++) {
+                        int col = w.col0 + j * 8 + lane % 4 * 2;
+                        int64_t to = w.y + row * p.ys + col;
+
+                        if (p.pairs && col + 1 < p.n) {
+                            put2(p, to, d[j * 4 + half * 2], d[j * 4 + half * 2 + 1]);
+                        } else if (col < p.n) {
+                            put(p, to, d[j * 4 + half * 2]);
+                            if (col + 1 < p.n)
+                                put(p, to + 1, d[j * 4 + half * 2 + 1]);
+                        }
+                    }
+            }
+        }
+    }
+    if (BLOCKS == 2)
+        cluster_sync(); /* nobody leaves while the other may still write here */
+#endif
+}
+
+/* ---- host ------------------------------------------------------------------------------------------------------------------ */
+
+typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,
+                           const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                           CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+static encode_fn *encoder(void)
+{
+    static encode_fn *fn;
+    enum cudaDriverEntryPointQueryResult found;
+
+    if (!fn && (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&fn, 12000, cudaEnableDefault, &found) !=
+                    cudaSuccess ||
+                found != cudaDriverEntryPointSuccess)) {
+        cudaGetLastError();
+        fn = NULL;
+    }
+    return fn;
+}
+
+/* lines of `wide` contiguous elements, `products` times; boxes of 64 x 64 x 1 */
+static int encode(CUtensorMap *map, const void *p, int64_t wide, int64_t lines, int64_t stride, int64_t products, int64_t step)
+{
+    const cuuint64_t dim[3] = {(cuuint64_t)wide, (cuuint64_t)lines, (cuuint64_t)products};
+    const cuuint64_t pitch[2] = {(cuuint64_t)stride * 2, (cuuint64_t)(products > 1 ? step : lines * stride) * 2};
+    const cuuint32_t box[3] = {64, 64, 1}, one[3] = {1, 1, 1};
+
+    return encoder() && encoder()(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)p, dim, pitch, box, one,
+                                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+static int maps(const struct product *p, CUtensorMap *a, CUtensorMap *b)
+{
+    int tn = p->form == CAIRN_TN, nt = p->form == CAIRN_NT, grouped = p->offsets != NULL;
+    int64_t za = grouped ? 1 : p->batch, zb = grouped && tn ? 1 : p->batch;
+
+    return encode(a, p->a, tn ? p->m : p->k, tn ? p->k : p->m, p->as, za, p->ab) &&
+           encode(b, p->b, nt ? p->k : p->n, nt ? p->n : p->k, p->bs, zb, p->bb);
+}
+
+int product_wgmma_can(const struct call *c, const struct product *p)
+{
+    const int64_t most = (int64_t)1 << 30;
+
+    return c->cuda->sm == 90 && p->a_bf16 && p->b_bf16 && p->wide && p->m > 0 && p->n > 0 && p->k > 0 && p->m < most &&
+           p->n < most && p->k < most && (p->parts == 1 || p->part_k % BK == 0) && encoder();
+}
+
+template <int WIDTH, int FORM, int SHARE> static void launch(struct call *c, const struct product *p)
+{
+    const int blocks = SHARE == SHARE_NONE ? 1 : 2, bytes = RING + 1024 + 256;
+    int64_t high = SHARE == SHARE_B ? 2 * HIGH : HIGH, wide = SHARE == SHARE_A ? 2 * WIDTH : WIDTH,
+            ragged = p->offsets && FORM != CAIRN_TN;
+    int64_t tiles = row_tiles(p, (int)high) * ceil_div(p->n, wide) * (ragged ? 1 : (int64_t)p->batch * p->parts);
+    int64_t grid = c->cuda->sms / blocks;
+    CUtensorMap a, b;
+    cudaLaunchAttribute cluster;
+    cudaLaunchConfig_t config = {};
+
+    if (!maps(p, &a, &b)) {
+        call_fail(c, "no tensor map for this product");
+        return;
+    }
+    call_cuda(c, cudaFuncSetAttribute(wgmma_tiles<WIDTH, FORM, SHARE>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+              "shared memory of wgmma_tiles");
+    if (!call_ok(c))
+        return;
+    grid = (tiles < grid ? tiles : grid) * blocks;
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = (unsigned)blocks, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    config.gridDim = dim3((unsigned)grid);
+    config.blockDim = dim3(384);
+    config.dynamicSmemBytes = (size_t)bytes;
+    config.stream = c->stream;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    call_cuda(c, cudaLaunchKernelEx(&config, wgmma_tiles<WIDTH, FORM, SHARE>, a, b, *p), "wgmma_tiles");
+}
+
+template <int WIDTH, int SHARE> static void launch_form(struct call *c, const struct product *p)
+{
+    if (p->form == CAIRN_NT)
+        launch<WIDTH, CAIRN_NT, SHARE>(c, p);
+    else if (p->form == CAIRN_NN)
+        launch<WIDTH, CAIRN_NN, SHARE>(c, p);
+    else
+        launch<WIDTH, CAIRN_TN, SHARE>(c, p);
+}
+
+void product_wgmma(struct call *c, const struct product *p, int width)
+{
+    if (width == 64)
+        launch_form<64, SHARE_NONE>(c, p);
+    else if (width == 128)
+        launch_form<128, SHARE_NONE>(c, p);
+    else if (p->offsets && p->form != CAIRN_TN)
+        launch_form<256, SHARE_A>(c, p);
+    else
+        launch_form<256, SHARE_B>(c, p);
+}
