@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "convert.h"
 #include "pool.h"
 
 struct call call_begin(const char *op, struct cairn_stream *s, struct cairn_error *err)
@@ -45,10 +46,56 @@ static void check_extent(struct call *c, const char *name, const struct cairn_te
         call_fail(c, "%s reaches beyond the end of its buffer of %zu bytes", name, t->buf->bytes);
 }
 
+/* Rows of a strided bf16 tensor to (back = 0) or from a dense one in fp32. */
+static void each_row(const struct arg *a, float *wide, uint16_t *narrow, int back)
+{
+    int64_t at[CAIRN_MAX_DIMS] = {0}, d = a->ndim ? a->d[a->ndim - 1] : 1, rows = 1;
+
+    for (int i = 0; i + 1 < a->ndim; i++)
+        rows *= a->d[i];
+    for (int64_t r = 0; r < rows; r++, wide += d) {
+        int64_t begin = 0;
+
+        for (int i = 0; i + 1 < a->ndim; i++)
+            begin += at[i] * a->s[i];
+        if (back)
+            from_f32(narrow, CAIRN_BF16, begin, wide, d);
+        else
+            to_f32(wide, narrow, CAIRN_BF16, begin, d);
+        for (int i = a->ndim - 2; i >= 0 && ++at[i] == a->d[i]; i--)
+            at[i] = 0;
+    }
+}
+
+/* The fp32 copy of argument a. */
+static struct arg widen_arg(struct call *c, const struct arg *a, int out)
+{
+    struct widened *w = &c->widened[c->nwidened];
+    struct arg wide = *a;
+    int64_t count = 1;
+
+    for (int i = a->ndim - 1; i >= 0; i--) {
+        wide.s[i] = count;
+        count *= a->d[i];
+    }
+    wide.type = CAIRN_F32;
+    wide.p = w->wide = malloc(((size_t)count + 1) * sizeof(float));
+    if (!w->wide) {
+        c->st = CAIRN_NOMEM(c->err);
+        return *a;
+    }
+    w->narrow = out ? a->p : NULL;
+    w->shape = *a;
+    c->nwidened++;
+    each_row(a, w->wide, a->p, 0);
+    return wide;
+}
+
 struct arg call_arg(struct call *c, const char *name, const struct cairn_tensor *t, int what, int ndim, ...)
 {
     struct arg a = {.type = t->dtype, .ndim = t->ndim};
     va_list ap;
+    int widen;
 
     if (!call_ok(c))
         return a;
@@ -59,7 +106,8 @@ struct arg call_arg(struct call *c, const char *name, const struct cairn_tensor 
     }
     if (t->buf->dev != &c->cpu->dev)
         call_fail(c, "%s lives on another device", name);
-    if (t->dtype < 0 || t->dtype >= CAIRN_DTYPES || !(what & 1 << t->dtype)) {
+    widen = c->cpu->bf16 && t->dtype == CAIRN_BF16 && (what & T_F32) && !(what & T_BF16);
+    if (t->dtype < 0 || t->dtype >= CAIRN_DTYPES || !(widen || what & 1 << t->dtype)) {
         call_fail(c, "%s has type %s", name, cairn_dtype_name(t->dtype));
         return a;
     }
@@ -91,11 +139,18 @@ struct arg call_arg(struct call *c, const char *name, const struct cairn_tensor 
         return a;
     a.p = (char *)cairn_buffer_open(t->buf, what & OUT ? CAIRN_READ | CAIRN_WRITE : CAIRN_READ) + t->offset;
     c->open[c->n++] = t->buf;
-    return a;
+    return widen ? widen_arg(c, &a, what & OUT) : a;
 }
 
 enum cairn_status call_end(struct call *c)
 {
+    while (c->nwidened) {
+        struct widened *w = &c->widened[--c->nwidened];
+
+        if (w->narrow && c->st == CAIRN_OK)
+            each_row(&w->shape, w->wide, w->narrow, 1);
+        free(w->wide);
+    }
     while (c->n)
         cairn_buffer_close(c->open[--c->n]);
     return c->st;

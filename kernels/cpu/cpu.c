@@ -185,12 +185,13 @@ static enum cairn_status cpu_open(int ordinal, const struct cairn_backend_opts *
 
     if (ordinal != 0)
         return cairn_fail(err, CAIRN_EDEVICE, "cpu: there is one cpu device, number 0; asked for %d", ordinal);
-    if (o && o->act && strcmp(o->act, "f32"))
-        return cairn_fail(err, CAIRN_EDEVICE, "cpu: activations are f32; asked for %s", o->act);
+    if (o && o->act && strcmp(o->act, "f32") && strcmp(o->act, "bf16"))
+        return cairn_fail(err, CAIRN_EDEVICE, "cpu: activations are f32 or bf16; asked for %s", o->act);
     d = calloc(1, sizeof *d);
     if (!d)
         return CAIRN_NOMEM(err);
     d->guard = o && o->guard;
+    d->bf16 = o && o->act && !strcmp(o->act, "bf16");
     d->dev = (struct cairn_device){.name = d->guard ? "guard" : "cpu", .ops = &device_ops, .state = d};
     set_threads(&d->dev, o ? o->threads : 0);
     *out = &d->dev;
@@ -213,8 +214,7 @@ static void cpu_close(struct cairn_device *dev)
 /* No instruction set in it: every build gives the same bits (tests/conformance/isa_test.c). */
 static void numerics(struct cairn_device *dev, char *out, int n)
 {
-    (void)dev;
-    snprintf(out, (size_t)n, "cpu f32 fma ops1");
+    snprintf(out, (size_t)n, "cpu %s fma ops1", ((struct cpu *)dev->state)->bf16 ? "bf16" : "f32");
 }
 
 #define FAST(op) .op = cairn_##op##_cpu,

@@ -31,6 +31,7 @@ struct rope_table; /* rope.c */
 struct cpu {
     struct cairn_device dev;
     int guard, threads;
+    int bf16;                           /* act tensors are bf16: see struct widened */
     struct pool *pool;                  /* made when first needed */
     void *scratch[CPU_MAX_THREADS + 1]; /* the last one is shared */
     size_t scratch_bytes[CPU_MAX_THREADS + 1];
@@ -61,6 +62,14 @@ struct arg {
     int64_t d[CAIRN_MAX_DIMS], s[CAIRN_MAX_DIMS];
 };
 
+/* An act tensor in bf16, where the op knows f32: a dense copy in fp32 takes its place for the call, and what was written is rounded
+ * when the call ends. So every op has its fp32 arithmetic and one rounding for each output. */
+struct widened {
+    float *wide;
+    uint16_t *narrow; /* where it belongs; NULL for an input */
+    struct arg shape; /* of the narrow one */
+};
+
 struct call {
     const char *op;
     struct cpu *cpu;
@@ -68,6 +77,8 @@ struct call {
     enum cairn_status st;
     struct cairn_buffer *open[CALL_MAX_ARGS];
     int n;
+    struct widened widened[CALL_MAX_ARGS];
+    int nwidened;
 };
 
 struct call call_begin(const char *op, struct cairn_stream *s, struct cairn_error *err);

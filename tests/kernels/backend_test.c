@@ -21,6 +21,8 @@ static void opens(void **state)
     } cases[] = {
         {{.backend = "cpu"}, CAIRN_OK, "cpu", "cpu f32 fma ops1"},
         {{.backend = "guard"}, CAIRN_OK, "guard", "cpu f32 fma ops1"},
+        {{.backend = "cpu", .act = "f32"}, CAIRN_OK, "cpu", "cpu f32 fma ops1"},
+        {{.backend = "cpu", .act = "bf16"}, CAIRN_OK, "cpu", "cpu bf16 fma ops1"},
         {{.backend = "cpu", .reference = 1}, CAIRN_OK, "cpu", "cpu f32 fma ops1 reference"},
         {{.backend = "cpu", .dsa = "reference"}, CAIRN_OK, "cpu", "cpu f32 fma ops1 dsa=reference"},
         {{.backend = "cpu", .dsa = "fused"}, CAIRN_OK, "cpu", "cpu f32 fma ops1"},
@@ -43,6 +45,7 @@ static void opens(void **state)
         if (st == CAIRN_OK) {
             assert_string_equal(c.dev->name, cases[i].device);
             assert_string_equal(c.numerics, cases[i].numerics);
+            assert_int_equal(c.act, cases[i].o.act && !strcmp(cases[i].o.act, "bf16") ? CAIRN_BF16 : CAIRN_F32);
             assert_int_equal(c.ops.attention == c.backend->reference->attention,
                              cases[i].o.reference || (cases[i].o.dsa && cases[i].o.dsa[0] == 'r'));
             assert_int_equal(c.ops.matmul == c.backend->reference->matmul, cases[i].o.reference);
@@ -178,13 +181,59 @@ static void another_device(void **state)
     cairn_compute_close(&b);
 }
 
+/* An op on bf16 is the op on f32 with its output rounded; a device of f32 refuses. x (3, 2, 4) strided, y in place. */
+static void bf16(void **state)
+{
+    struct cairn_compute c, wide;
+    struct cairn_error err;
+    struct cairn_buffer *b, *w;
+    struct cairn_axpby op = {.a = 0.3f, .b = 0};
+    const struct cairn_compute_opts o = {.backend = "guard", .act = "bf16"};
+    uint16_t *h, before[64];
+    float *f;
+
+    (void)state;
+    assert_int_equal(cairn_compute_open(&c, &o, &err), CAIRN_OK);
+    assert_int_equal(cairn_compute_open(&wide, &(struct cairn_compute_opts){.backend = "cpu"}, &err), CAIRN_OK);
+    assert_int_equal(cairn_buffer_create(c.dev, sizeof before, &b, &err), CAIRN_OK);
+    assert_int_equal(cairn_buffer_create(wide.dev, 4, &w, &err), CAIRN_OK);
+    h = cairn_buffer_open(b, CAIRN_WRITE);
+    for (int i = 0; i < 64; i++)
+        h[i] = before[i] = (uint16_t)(0x3f80 + 37 * i); /* 1 and above */
+    cairn_buffer_close(b);
+    op.x = (struct cairn_tensor){b, 4, CAIRN_BF16, 3, {3, 2, 4}, {20, 8, 1}};
+    op.y = op.x;
+    assert_int_equal(c.ops.axpby(&c.stream, &op, &err), CAIRN_OK);
+    h = cairn_buffer_open(b, CAIRN_READ);
+    for (int i = 0; i < 64; i++) {
+        int at = i - 2, inside = at >= 0 && at / 20 < 3 && at % 20 / 8 < 2 && at % 20 % 8 < 4;
+        uint32_t bits = (uint32_t)before[i] << 16;
+        float x;
+
+        memcpy(&x, &bits, 4);
+        x *= 0.3f;
+        memcpy(&bits, &x, 4);
+        bits += 0x7fff + (bits >> 16 & 1);
+        assert_int_equal(h[i], inside ? bits >> 16 : before[i]);
+    }
+    cairn_buffer_close(b);
+    op.x = op.y = (struct cairn_tensor){w, 0, CAIRN_BF16, 1, {2}, {1}};
+    f = cairn_buffer_open(w, CAIRN_WRITE);
+    *f = 0;
+    cairn_buffer_close(w);
+    assert_int_equal(wide.ops.axpby(&wide.stream, &op, &err), CAIRN_EBUG);
+    assert_string_equal(err.text, "axpby: x has type bf16");
+    cairn_buffer_destroy(b);
+    cairn_buffer_destroy(w);
+    cairn_compute_close(&c);
+    cairn_compute_close(&wide);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opens),
-        cmocka_unit_test(automatic),
-        cmocka_unit_test(guard),
-        cmocka_unit_test(another_device),
+        cmocka_unit_test(opens), cmocka_unit_test(automatic),      cmocka_unit_test(guard),
+        cmocka_unit_test(bf16),  cmocka_unit_test(another_device),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
