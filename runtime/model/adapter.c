@@ -18,6 +18,7 @@
 #include "base/digest.h"
 #include "base/philox.h"
 #include "base/str.h"
+#include "model/values.h"
 
 #define MAX_RANK 65536
 
@@ -445,7 +446,7 @@ enum cairn_status cairn_adapter_init(struct cairn_store *s, const struct cairn_a
             for (int64_t l = 0; l < 4 && j + l < n; l++)
                 h[j + l] = (float)(bound * (2.0 * (double)cairn_uniform(w[l]) - 1.0));
         }
-        TRY(cairn_tensor_set(&k->stream, &s->tensor[i], h, (size_t)n * sizeof(*h), err));
+        TRY(cairn_values_set(k, &s->tensor[i], h, n, err));
     }
     TRY(cairn_stream_wait(&k->stream, err));
 out:

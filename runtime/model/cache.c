@@ -71,12 +71,12 @@ enum cairn_status cairn_cache_create(struct cairn_cache **out, const struct cair
     c->stale = calloc((size_t)c->slots, 1);
     if (!c->latent || !c->index || !c->ref || !c->table || !c->length || !c->stale)
         TRY(CAIRN_NOMEM(err));
-    carve(c, &v, cfg, k->backend->act);
+    carve(c, &v, cfg, k->act);
     if (v.overflow)
         TRY(cairn_fail(err, CAIRN_ERECIPE, "a cache of %d pages of %d positions does not fit any memory", c->pages, c->page));
     TRY(cairn_buffer_create(k->dev, v.high, &c->buf, err));
     v = (struct cairn_carve){.buf = c->buf};
-    carve(c, &v, cfg, k->backend->act);
+    carve(c, &v, cfg, k->act);
     cairn_cache_reset(c);
     *out = c;
     c = NULL;

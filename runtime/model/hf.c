@@ -15,6 +15,7 @@
 #include "base/signals.h"
 #include "base/str.h"
 #include "ckpt/convert.h"
+#include "model/values.h"
 
 #define NAME_MAX_BYTES 256
 #define SCALE "_scale_inv"
@@ -374,7 +375,7 @@ enum cairn_status cairn_hf_load(struct cairn_hf *h, struct cairn_store *s, struc
             if (cairn_stop_requested())
                 TRY(cairn_fail(err, CAIRN_EAGAIN, "stopped while loading %s", h->dir));
             TRY(cairn_hf_read(h, i, at, n, CAIRN_F32, x, err));
-            TRY(cairn_tensor_set(&k->stream, &t, x, (size_t)(n * row) * sizeof(*x), err));
+            TRY(cairn_values_set(k, &t, x, n * row, err));
             done += n * row;
             cairn_progress_at(bar, done);
         }

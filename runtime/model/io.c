@@ -13,6 +13,7 @@
 #include "base/str.h"
 #include "ckpt/convert.h"
 #include "model/hf.h"
+#include "model/values.h"
 
 #define PIECE       ((int64_t)64 << 20)
 #define SHARD_BYTES ((int64_t)4 << 30)
@@ -258,7 +259,7 @@ static enum cairn_status read_store(void *arg, int i, int64_t begin, int64_t n, 
     if (as != CAIRN_F32 || !s->store->tensor[i].buf)
         return CAIRN_BUG(err, "a store gives f32, and only what it holds");
     t = cairn_tensor_slice(&s->store->tensor[i], 0, begin, n);
-    return cairn_tensor_get(&s->k->stream, &t, h_dst, cairn_tensor_bytes(&t), err);
+    return cairn_values_get(s->k, &t, h_dst, cairn_tensor_count(&t), err);
 }
 
 struct cairn_source cairn_source_store(struct cairn_store_source *s)
@@ -355,13 +356,13 @@ enum cairn_status cairn_load(struct cairn_store *s, struct cairn_reader *r, cons
         tensor_name(prefix, p->name, name, sizeof(name));
         for (int64_t at = 0; at < all; at += rows) {
             int64_t n = all - at < rows ? all - at : rows;
-            size_t bytes = (size_t)(n * row) * sizeof(float);
             struct cairn_tensor t = cairn_tensor_slice(&s->tensor[i], 0, at, n);
+            size_t bytes = cairn_tensor_bytes(&t);
 
             if (cairn_stop_requested())
                 TRY(cairn_fail(err, CAIRN_EAGAIN, "stopped while loading %s", cairn_reader_path(r)));
             TRY(grow(&out.raw, &out.raw_bytes, bytes, err));
-            TRY(read_rows(r, name, p, first + at, n, CAIRN_F32, out.raw, &g, err));
+            TRY(read_rows(r, name, p, first + at, n, t.dtype, out.raw, &g, err));
             TRY(cairn_tensor_set(&k->stream, &t, out.raw, bytes, err));
             done += n * row;
             cairn_progress_at(bar, done);

@@ -62,8 +62,8 @@ struct cairn_reader_source { /* an artefact; tensors it lacks come from `other` 
 };
 struct cairn_source cairn_source_reader(struct cairn_reader_source *s);
 
-/* All tensors of the store (absent ones skipped; of a share its rows) from an artefact, widened to f32; shape must be the table's,
- * any float dtype. */
+/* All tensors of the store (absent ones skipped; of a share its rows) from an artefact, widened or rounded to the store's type; shape
+ * must be the table's, any float dtype. */
 enum cairn_status cairn_load(struct cairn_store *s, struct cairn_reader *r, const char *prefix, struct cairn_compute *k,
                              const char *what, struct cairn_error *err);
 

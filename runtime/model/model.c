@@ -49,7 +49,7 @@ struct cairn_pass {
 static void carve(struct cairn_pass *p, struct cairn_carve *v, int64_t n)
 {
     const struct cairn_model_config *cfg = p->m.config;
-    enum cairn_dtype act = p->m.k->backend->act;
+    enum cairn_dtype act = p->m.k->act;
     int train = p->o.train, layers = cfg->layers, keep = train && !p->o.recompute;
     int64_t dt = 0;
     size_t mark;
@@ -306,7 +306,7 @@ static enum cairn_status begin(struct cairn_pass *p, const struct cairn_batch *b
     TRY(set_i32(p, &p->seq, b->seq, b->n, err));
     p->call = (struct cairn_call){.k = p->m.k,
                                   .c = p->m.config,
-                                  .act = p->m.k->backend->act,
+                                  .act = p->m.k->act,
                                   .segments = p->m.segments,
                                   .n = b->n,
                                   .dt = p->dt,

@@ -68,6 +68,8 @@ void cairn_moe_carve_work(struct cairn_carve *c, const struct cairn_moe *l, cons
         w->dy = cairn_carve2(c, act, m, cfg->width);
         w->dh = cairn_carve2(c, act, m, cfg->expert_width);
         w->dgate = cairn_carve2(c, CAIRN_F32, n, cfg->experts_per_token);
+        if (act != CAIRN_F32)
+            w->dr = cairn_carve2(c, act, n, cfg->experts);
     }
     if (l->shared_experts > 0)
         cairn_mlp_carve_work(c, &l->shared, act, n, train, &w->shared);
@@ -104,15 +106,19 @@ enum cairn_status cairn_moe_backward(const struct cairn_call *c, const struct ca
                                      const struct cairn_tensor *dy, const struct cairn_tensor *dx, const struct cairn_moe_save *s,
                                      const struct cairn_moe_work *w, struct cairn_error *err)
 {
-    struct cairn_tensor dw = cairn_call_grad(c, l->router);
+    struct cairn_tensor dw = cairn_call_grad(c, l->router), dr = w->r;
     enum cairn_status st = CAIRN_OK;
 
     OP(c, combine_bwd, .x = s->y, .gate = s->gate, .where = s->where, .dy = *dy, .dx = w->dy, .dgate = w->dgate);
     OP(c, router_bwd, .idx = s->choice, .prob = s->prob, .dgate = w->dgate, .dr = w->r, .norm = c->c->norm_topk,
        .scale = c->c->routed_scale);
+    if (c->act != CAIRN_F32) {
+        OP(c, cast, .src = w->r, .dst = w->dr, .round_to = -1);
+        dr = w->dr;
+    }
     if (dw.buf)
-        OP(c, matmul, .form = CAIRN_TN, .x = w->r, .w = *x, .y = dw, .alpha = 1, .accumulate = 1, .segments = 1);
-    OP(c, matmul, .form = CAIRN_NN, .x = w->r, .w = l->router_w, .y = *dx, .alpha = 1, .segments = 1);
+        OP(c, matmul, .form = CAIRN_TN, .x = dr, .w = *x, .y = dw, .alpha = 1, .accumulate = 1, .segments = 1);
+    OP(c, matmul, .form = CAIRN_NN, .x = dr, .w = l->router_w, .y = *dx, .alpha = 1, .segments = 1);
     if (l->shared_experts > 0)
         TRY(cairn_mlp_backward(c, &l->shared, x, dy, dx, 1, &s->shared, &w->shared, err));
 

@@ -28,6 +28,7 @@ struct cairn_moe_save {
 
 struct cairn_moe_work {
     struct cairn_tensor r;      /* f32 (N, E): router logits, then their gradient */
+    struct cairn_tensor dr;     /* act (N, E): that gradient rounded, where act is not f32 */
     struct cairn_tensor x, h;   /* act (N*k, D), (N*k, F) */
     struct cairn_tensor dy, dh; /* act (N*k, D), (N*k, F) */
     struct cairn_tensor dgate;  /* f32 (N, k) */

@@ -90,7 +90,7 @@ enum cairn_status cairn_optimizer_start(struct cairn_optimizer *o, const struct 
     if (o->end > o->begin) {
         const struct cairn_tensor from = mine(o, &weights->flat);
 
-        TRY(cairn_tensor_copy(s, &o->master.flat, &from, err));
+        TRY(o->k->ops.cast(s, &(struct cairn_cast){.src = from, .dst = o->master.flat, .round_to = -1}, err));
         TRY(cairn_tensor_zero(s, &o->m.flat, err));
         TRY(cairn_tensor_zero(s, &o->v.flat, err));
         TRY(cairn_stream_wait(s, err));

@@ -19,6 +19,7 @@
 #include "base/checked.h"
 #include "base/digest.h"
 #include "base/philox.h"
+#include "model/values.h"
 
 #define ALIGN 64
 
@@ -266,8 +267,14 @@ enum cairn_status cairn_param_table_create(struct cairn_param_table *t, const st
 
 /* ---- stores ------------------------------------------------------------------------------------------------------- */
 
-enum cairn_status cairn_store_create(struct cairn_store *out, const struct cairn_param_table *t, struct cairn_device *dev,
-                                     int trainable_only, struct cairn_error *err)
+static size_t padded(size_t bytes)
+{
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* Offsets are the table's, scaled to the type; frozen parameters that stay f32 in a narrow store follow behind all others. */
+static enum cairn_status store_create(struct cairn_store *out, const struct cairn_param_table *t, struct cairn_device *dev,
+                                      int trainable_only, enum cairn_dtype type, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_store s = {.table = t};
@@ -275,8 +282,16 @@ enum cairn_status cairn_store_create(struct cairn_store *out, const struct cairn
     int streaming = 0;
     struct cairn_tensor all;
     size_t bytes = trainable_only ? t->trainable_bytes : t->bytes, from = trainable_only ? t->trainable_begin : 0;
+    size_t size = cairn_dtype_size(type), tail = padded(bytes / 4 * size);
     int64_t words;
 
+    bytes = tail;
+    for (int i = 0; i < t->count && type != CAIRN_F32; i++)
+        if (t->param[i].keep_f32) {
+            if (!t->param[i].frozen)
+                return CAIRN_BUG(err, "a trained parameter that stays f32 among narrow ones");
+            bytes += padded((size_t)cairn_param_count(&t->param[i]) * 4);
+        }
     bytes = bytes ? bytes : ALIGN; /* a table of frozen parameters only still has a buffer */
     words = (int64_t)(bytes / 4);
     s.tensor = calloc((size_t)t->count + 1, sizeof(*s.tensor));
@@ -288,12 +303,17 @@ enum cairn_status cairn_store_create(struct cairn_store *out, const struct cairn
 
         if (trainable_only && p->frozen)
             continue;
-        TRY(cairn_tensor_view(&s.tensor[i], s.buf, p->offset - from, CAIRN_F32, p->ndim, p->dim, err));
+        if (p->keep_f32 && type != CAIRN_F32) {
+            TRY(cairn_tensor_view(&s.tensor[i], s.buf, tail, CAIRN_F32, p->ndim, p->dim, err));
+            tail += padded((size_t)cairn_param_count(p) * 4);
+            continue;
+        }
+        TRY(cairn_tensor_view(&s.tensor[i], s.buf, (p->offset - from) / 4 * size, type, p->ndim, p->dim, err));
     }
     TRY(cairn_tensor_view(&all, s.buf, 0, CAIRN_F32, 1, &words, err));
     words = (int64_t)(t->trainable_bytes / 4);
     if (words)
-        TRY(cairn_tensor_view(&s.flat, s.buf, t->trainable_begin - from, CAIRN_F32, 1, &words, err));
+        TRY(cairn_tensor_view(&s.flat, s.buf, (t->trainable_begin - from) / 4 * size, type, 1, &words, err));
     TRY(cairn_stream_create(dev, &stream, err));
     streaming = 1;
     TRY(cairn_tensor_zero(&stream, &all, err));
@@ -305,6 +325,18 @@ out:
         cairn_stream_destroy(&stream);
     cairn_store_free(&s);
     return st;
+}
+
+enum cairn_status cairn_store_create(struct cairn_store *s, const struct cairn_param_table *t, struct cairn_device *dev,
+                                     int trainable_only, struct cairn_error *err)
+{
+    return store_create(s, t, dev, trainable_only, CAIRN_F32, err);
+}
+
+enum cairn_status cairn_weights_create(struct cairn_store *s, const struct cairn_param_table *t, struct cairn_compute *k,
+                                       struct cairn_error *err)
+{
+    return store_create(s, t, k->dev, 0, k->act, err);
 }
 
 void cairn_store_free(struct cairn_store *s)
@@ -365,7 +397,7 @@ enum cairn_status cairn_store_init(struct cairn_store *s, const struct cairn_mod
         else
             for (int64_t j = 0; j < n; j++)
                 h[j] = strstr(p->name, "bias") ? 0.0f : 1.0f;
-        TRY(cairn_tensor_set(&k->stream, &s->tensor[i], h, (size_t)n * sizeof(*h), err));
+        TRY(cairn_values_set(k, &s->tensor[i], h, n, err));
     }
     TRY(cairn_stream_wait(&k->stream, err));
 out:

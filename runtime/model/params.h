@@ -52,18 +52,22 @@ enum cairn_status cairn_param_table_add(struct cairn_param_table *t, const struc
 enum cairn_status cairn_param_table_finish(struct cairn_param_table *t, struct cairn_error *err);
 int64_t cairn_param_count(const struct cairn_param *p); /* elements */
 
-/* One set of values for a table, in one buffer (weights, masters, gradients or moments), f32. */
+/* One set of values for a table, in one buffer. Masters, gradients and moments are f32. Published weights have the device's
+ * activation type, but for parameters marked keep_f32. */
 struct cairn_store {
     const struct cairn_param_table *table; /* borrowed */
     struct cairn_buffer *buf;
     struct cairn_tensor *tensor; /* one view per parameter */
-    struct cairn_tensor flat;    /* f32, all trainable parameters with padding between (padding is zero) */
+    struct cairn_tensor flat;    /* all trainable parameters with padding between (padding is zero) */
     int64_t *row;                /* NULL; or a share (shares.h): tensor[i] holds the rows of its parameter from row[i] on */
 };
 
-/* trainable_only: frozen tensors are absent (buf NULL) - gradients, masters of what is trained, moments. Memory starts zeroed. */
+/* f32. trainable_only: frozen tensors are absent (buf NULL) - gradients, masters of what is trained, moments. Memory starts zeroed. */
 enum cairn_status cairn_store_create(struct cairn_store *s, const struct cairn_param_table *t, struct cairn_device *dev, int trainable_only,
                                      struct cairn_error *err);
+/* Published weights: all parameters, as k->act; keep_f32 ones f32. */
+enum cairn_status cairn_weights_create(struct cairn_store *s, const struct cairn_param_table *t, struct cairn_compute *k,
+                                       struct cairn_error *err);
 void cairn_store_free(struct cairn_store *s);
 /* Random initial values: normal, config.init_range, Philox by (seed, name, element); norms 1, biases 0; indexer matrices with
  * standard deviation 0.1 (near ties otherwise). The same on every layout. */

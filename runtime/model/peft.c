@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "model/hf.h"
+#include "model/values.h"
 
 #define PREFIX "base_model.model."
 #define NAME_BYTES 256
@@ -736,7 +737,7 @@ enum cairn_status cairn_peft_load(struct cairn_peft *p, const struct cairn_adapt
         if (!x)
             TRY(CAIRN_NOMEM(err));
         TRY(cairn_peft_read(p, a, i, x, n, err));
-        TRY(cairn_tensor_set(&k->stream, &s->tensor[i], x, (size_t)n * sizeof(*x), err));
+        TRY(cairn_values_set(k, &s->tensor[i], x, n, err));
     }
     TRY(cairn_stream_wait(&k->stream, err));
 out:

@@ -13,6 +13,7 @@
 #include "ckpt/convert.h"
 #include "model/hf.h"
 #include "model/peft.h"
+#include "model/values.h"
 
 #define PREFIX "base_model.model."
 #define NAME_BYTES 256
@@ -503,7 +504,7 @@ enum cairn_status cairn_peft_fetch_store(void *arg, int i, float *h_dst, int64_t
 {
     const struct cairn_peft_store *s = arg;
 
-    return cairn_tensor_get(&s->k->stream, &s->store->tensor[i], h_dst, (size_t)n * sizeof(*h_dst), err);
+    return cairn_values_get(s->k, &s->store->tensor[i], h_dst, n, err);
 }
 
 enum cairn_status cairn_peft_fetch_reader(void *arg, int i, float *h_dst, int64_t n, struct cairn_error *err)

@@ -109,7 +109,7 @@ static enum cairn_status open_artefact(struct cairn_policy *p, const char *dir, 
     TRY(cairn_policy_base(&base, r, dir, o ? o->base : NULL, err));
     TRY(cairn_policy_config(&p->config, m, base ? cairn_reader_manifest(base) : NULL, dir, err));
     TRY(cairn_param_table_create(&p->table, &p->config, err));
-    TRY(cairn_store_create(&p->weights, &p->table, k->dev, 0, err));
+    TRY(cairn_weights_create(&p->weights, &p->table, k, err));
     TRY(cairn_load(&p->weights, base ? base : r, NULL, k, bar(o), err));
     p->digest = m->digest;
     p->step = m->step;
@@ -117,7 +117,7 @@ static enum cairn_status open_artefact(struct cairn_policy *p, const char *dir, 
     if (base) {
         TRY(cairn_adapter_from_json(&p->adapter, &p->table, adapter_of(m), dir, err));
         p->lora = 1;
-        TRY(cairn_store_create(&p->adapter_weights, &p->adapter.table, k->dev, 0, err));
+        TRY(cairn_weights_create(&p->adapter_weights, &p->adapter.table, k, err));
         TRY(cairn_load(&p->adapter_weights, r, NULL, k, NULL, err));
     }
 out:
@@ -135,7 +135,7 @@ static enum cairn_status open_hf(struct cairn_policy *p, const char *dir, const 
     TRY(cairn_hf_open(&h, dir, err));
     TRY(cairn_config_load(&p->config, dir, err));
     TRY(cairn_param_table_create(&p->table, &p->config, err));
-    TRY(cairn_store_create(&p->weights, &p->table, k->dev, 0, err));
+    TRY(cairn_weights_create(&p->weights, &p->table, k, err));
     TRY(cairn_hf_load(h, &p->weights, k, bar(o), err));
 out:
     cairn_hf_close(h);
@@ -150,7 +150,7 @@ static enum cairn_status put_adapter(struct cairn_policy *p, const char *dir, st
     TRY(cairn_peft_open(&a, dir, &p->table, &p->config, err));
     cairn_peft_take(a, &p->adapter);
     p->lora = 1;
-    TRY(cairn_store_create(&p->adapter_weights, &p->adapter.table, k->dev, 0, err));
+    TRY(cairn_weights_create(&p->adapter_weights, &p->adapter.table, k, err));
     TRY(cairn_peft_load(a, &p->adapter, &p->adapter_weights, k, err));
 out:
     cairn_peft_close(a);

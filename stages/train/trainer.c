@@ -18,7 +18,7 @@ static enum cairn_status adapter_fresh(struct cairn_trainer *t, struct cairn_err
 
     TRY(cairn_setup_adapter(&p->adapter, &lora, &p->table, &p->config, t->recipe, err));
     p->lora = lora;
-    TRY(cairn_store_create(&p->adapter_weights, &p->adapter.table, t->k->dev, 0, err));
+    TRY(cairn_weights_create(&p->adapter_weights, &p->adapter.table, t->k, err));
     TRY(cairn_adapter_init(&p->adapter_weights, &p->adapter, (uint64_t)cairn_recipe_i64(t->recipe, "run.seed"), t->k, err));
 out:
     return st;
@@ -29,7 +29,7 @@ static enum cairn_status frozen_publish(struct cairn_trainer *t, enum cairn_dtyp
 {
     enum cairn_status st = CAIRN_OK;
 
-    if (t->policy.lora || publish == CAIRN_F32)
+    if (t->policy.lora || publish == CAIRN_F32 || t->k->act == publish)
         return CAIRN_OK;
     for (int i = 0; i < t->table->count; i++) {
         const struct cairn_tensor *x = &t->published->tensor[i];
@@ -38,6 +38,29 @@ static enum cairn_status frozen_publish(struct cairn_trainer *t, enum cairn_dtyp
             TRY(t->k->ops.cast(&t->k->stream, &(struct cairn_cast){.src = *x, .dst = *x, .round_to = (int)publish}, err));
     }
 out:
+    return st;
+}
+
+/* Where published weights are narrow, masters begin from what they were rounded from: a new adapter's own values, or the files'. */
+static enum cairn_status masters_unrounded(struct cairn_trainer *t, const struct cairn_trainer_start *start,
+                                           struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_store wide = {0};
+    struct cairn_reader *r = NULL;
+
+    if (start->fresh_adapter) {
+        TRY(cairn_store_create(&wide, t->table, t->k->dev, 0, err));
+        TRY(cairn_adapter_init(&wide, &t->policy.adapter, (uint64_t)cairn_recipe_i64(t->recipe, "run.seed"), t->k, err));
+        TRY(cairn_optimizer_start(&t->optimizer, &wide, err));
+    } else {
+        TRY(cairn_optimizer_start(&t->optimizer, t->published, err));
+        TRY(cairn_reader_open(&r, start->dir, NULL, err));
+        TRY(cairn_load(&t->optimizer.master, r, NULL, t->k, NULL, err));
+    }
+out:
+    cairn_store_free(&wide);
+    cairn_reader_close(r);
     return st;
 }
 
@@ -144,6 +167,8 @@ static enum cairn_status masters_open(struct cairn_trainer *t, const struct cair
     TRY(cairn_store_create(&t->grads, t->table, t->k->dev, 1, err));
     if (start->state)
         TRY(state_load(t, start, err));
+    else if (t->k->act != CAIRN_F32)
+        TRY(masters_unrounded(t, start, err));
     else
         TRY(cairn_optimizer_start(&t->optimizer, t->published, err));
 out:
