@@ -1,21 +1,29 @@
 /* fixture_check.c - holds the build against a reference directory of the form described in shared data's README ("fixtures"):
  * numbers that transformers, peft and torch computed for tiny models.
  *
- *     fixture_check DIR [--backend cpu|guard|cuda|auto] [--threads N]
+ *     fixture_check DIR [--backend cpu|guard|cuda|auto] [--act f32|bf16] [--threads N]
  *
  * One line an item, with the largest error: logits, losses, every gradient, the same with each adapter, greedy tokens through the
  * paged cache, and equal bits between the trainer's forward and the sampler's. Exit 0 if all hold, 76 if one does not, 65 for a
  * directory that is no reference or another architecture.
  *
- * Tolerances (fp32): logits 5e-4 absolute and 1e-4 rms; losses 1e-4; gradients 2e-3 of the tensor's largest entry.
+ * Tolerances in fp32: logits 5e-4 absolute and 1e-4 rms; losses 1e-4; gradients 2e-3 of the tensor's largest entry. With bf16
+ * activations and weights the selections of an fp32 run are forced where numbers are compared (fixture_replay.h), and the bounds
+ * are 1.4 times and more what the cpu's bf16 mode, fp32 arithmetic with one rounding an output, is off by on these models
+ * (logits 1.23 and 0.11 rms, gradients 0.29): 2 and 0.15 rms, losses 0.02, gradients 0.4. Bits of trainer and sampler are compared
+ * without that.
  */
-#include "fixture_reference.h"
 #include "model/peft.h"
+
+#include "fixture_replay.h"
+
+static const struct tolerance exact = {5e-4, 1e-4, 1e-4, 2e-3, 1}, narrow = {2, 0.15, 0.02, 0.4, 0};
 
 /* A model to hold against numbers: the base, or the base with an adapter. */
 struct variant {
     const char *name;
     struct cairn_model m;
+    struct cairn_peft *peft; /* of the adapter */
     struct cairn_st *st;
     struct cairn_pass *pass; /* packed, training */
     struct cairn_store grads;
@@ -42,7 +50,7 @@ static enum cairn_status check_logits(struct reference *r, struct variant *v, st
         for (int64_t i = 0; i < n; i++)
             differ(&e, mine[r->start[s] * vocab + i], ref[i]);
         snprintf(name, sizeof name, "%slogits.%d", v->name, s);
-        item(e.max <= LOGIT_ABS && sqrt(e.sum2 / (double)e.n) <= LOGIT_RMS, name, "max %.2e rms %.2e", e.max,
+        item(e.max <= r->tol->logit_abs && sqrt(e.sum2 / (double)e.n) <= r->tol->logit_rms, name, "max %.2e rms %.2e", e.max,
              sqrt(e.sum2 / (double)e.n));
         free(ref);
         ref = NULL;
@@ -100,7 +108,7 @@ static enum cairn_status check_gradient(struct reference *r, struct variant *v, 
         for (int64_t i = 0; i < n; i++)
             differ(&e, mine[0][i], ref[i]);
     }
-    gradient_item("gradient ", t->name, &e);
+    gradient_item(r, "gradient ", t->name, &e);
 out:
     if (st == CAIRN_ENUMERIC) {
         item(0, t->name, "the model gives no such gradient");
@@ -137,7 +145,7 @@ static enum cairn_status check_ce(struct reference *r, struct variant *v, struct
             h[i] = -1 / (float)r->losses;
         }
     TRY(read_f32(&ref, &n, v->st, "ce_loss", err));
-    scalar_item(v->name, "ce_loss", loss / (double)r->losses, ref[0], LOSS_TOL);
+    scalar_item(v->name, "ce_loss", loss / (double)r->losses, ref[0], r->tol->loss);
 
     TRY(value_make(&up, &r->k, CAIRN_F32, r->rows, h, err));
     TRY(cairn_tensor_zero(&r->k.stream, &v->grads.flat, err));
@@ -199,7 +207,7 @@ static enum cairn_status check_grpo(struct reference *r, struct variant *v, stru
     TRY(r->k.ops.policy_loss(&r->k.stream, &loss, err));
     TRY(cairn_tensor_get(&r->k.stream, &stats.t, sums, sizeof sums, err));
     TRY(read_f32(&ref, &n, v->st, "grpo_loss", err));
-    scalar_item(v->name, "grpo_loss", sums[CAIRN_LS_POLICY], ref[0], LOSS_TOL);
+    scalar_item(v->name, "grpo_loss", sums[CAIRN_LS_POLICY], ref[0], r->tol->loss);
     TRY(cairn_tensor_zero(&r->k.stream, &v->grads.flat, err));
     TRY(cairn_backward(v->pass, &dcur.t, NULL, lora ? NULL : &v->grads, lora ? &v->grads : NULL, err));
 out:
@@ -227,7 +235,7 @@ static enum cairn_status check_norm(struct reference *r, struct variant *v, stru
     for (int64_t i = 0; i < cairn_tensor_count(&v->grads.flat); i++)
         sum += (double)flat[i] * flat[i];
     TRY(read_f32(&ref, &n, v->st, "grpo_grad_norm", err));
-    scalar_item(v->name, "grpo_grad_norm", sqrt(sum), ref[0], GRAD_TOL);
+    scalar_item(v->name, "grpo_grad_norm", sqrt(sum), ref[0], r->tol->grad);
 out:
     free(flat);
     free(ref);
@@ -320,7 +328,7 @@ static enum cairn_status check_adapter_gradient(struct reference *r, struct vari
         for (int64_t i = 0; i < n; i++)
             differ(&e, mine[i], ref[i]);
     }
-    gradient_item(v->name, t->name, &e);
+    gradient_item(r, v->name, t->name, &e);
 out:
     if (st == CAIRN_ENUMERIC) {
         item(0, t->name, "the adapter gives no such gradient");
@@ -501,7 +509,7 @@ static enum cairn_status check_greedy(struct reference *r, struct variant *v, st
         equal += id[len + i] == ref[i];
         at = len + i;
     }
-    item(equal == GREEDY, name, "%d of %d tokens equal", equal, GREEDY);
+    item(equal == GREEDY || !r->tol->greedy, name, "%d of %d tokens equal", equal, GREEDY);
     TRY(cairn_forward(v->pass, &(struct cairn_batch){.n = all, .id = id, .pos = pos, .seq = seq, .nseq = 1, .start = &start},
                       target, 1, &scores, err));
     TRY(fetch(&train, &r->k, &scores.logprob, err));
@@ -533,6 +541,10 @@ static enum cairn_status check_variant(struct reference *r, struct variant *v, s
     TRY(cairn_pass_create(&v->pass, &v->m, &train, err));
     TRY(cairn_pass_create(&pass, &v->m, &sample, err));
     TRY(cairn_store_create(&v->grads, v->m.adapter ? &v->m.adapter->table : &r->hf->table, r->k.dev, 1, err));
+    if (r->k.act != CAIRN_F32) {
+        TRY(replay_record(r, v->peft, v->m.adapter, err));
+        replay_begin(&r->k, 0);
+    }
     TRY(check_logits(r, v, err));
     if (!v->m.adapter)
         TRY(check_ce(r, v, err));
@@ -541,6 +553,8 @@ static enum cairn_status check_variant(struct reference *r, struct variant *v, s
         TRY(check_adapter_gradients(r, v, err));
     else
         TRY(check_norm(r, v, err));
+    if (r->k.act != CAIRN_F32)
+        replay_end(&r->k);
     TRY(check_bits(r, v, pass, err));
     for (int s = 0; !v->m.adapter && s < r->nseq; s++) {
         snprintf(name, sizeof name, "greedy.%d", s);
@@ -548,6 +562,7 @@ static enum cairn_status check_variant(struct reference *r, struct variant *v, s
             TRY(check_greedy(r, v, pass, s, err));
     }
 out:
+    replay_free();
     cairn_pass_destroy(pass);
     cairn_pass_destroy(v->pass);
     cairn_store_free(&v->grads);
@@ -569,8 +584,9 @@ static enum cairn_status check_adapter(struct reference *r, const char *dir, con
     TRY(open_st(&v.st, r->dir, file, err));
     TRY(cairn_peft_open(&peft, path, &r->hf->table, &r->hf->config, err));
     cairn_peft_take(peft, &adapter);
-    TRY(cairn_store_create(&weights, &adapter.table, r->k.dev, 0, err));
+    TRY(cairn_weights_create(&weights, &adapter.table, &r->k, err));
     TRY(cairn_peft_load(peft, &adapter, &weights, &r->k, err));
+    v.peft = peft;
     v.m.adapter = &adapter;
     v.m.adapter_weights = &weights;
     TRY(check_variant(r, &v, err));
@@ -594,8 +610,9 @@ static enum cairn_status check(struct reference *r, const struct cairn_compute_o
     TRY(open_st(&r->st, r->dir, "reference.safetensors", err));
     TRY(read_sequences(r, err));
     TRY(cairn_compute_open(&r->k, opts, err));
+    r->tol = r->k.act == CAIRN_F32 ? &exact : &narrow;
     printf("# %s on %s: %s\n", r->dir, r->k.dev->name, r->k.numerics);
-    TRY(cairn_store_create(&r->weights, &r->hf->table, r->k.dev, 0, err));
+    TRY(cairn_weights_create(&r->weights, &r->hf->table, &r->k, err));
     TRY(cairn_hf_load(r->hf, &r->weights, &r->k, NULL, err));
     base.m = (struct cairn_model){.k = &r->k, .config = &r->hf->config, .weights = &r->weights, .segments = 1};
     base.st = r->st;
@@ -633,6 +650,8 @@ int main(int argc, char **argv)
             opts.backend = argv[++i];
         else if (!strncmp(argv[i], "--backend=", 10))
             opts.backend = argv[i] + 10;
+        else if (!strcmp(argv[i], "--act") && i + 1 < argc)
+            opts.act = argv[++i];
         else if (!strcmp(argv[i], "--threads") && i + 1 < argc && cairn_parse_i64(argv[i + 1], &threads) && threads > 0 &&
                  threads < 4096)
             opts.threads = (int)(i++, threads);
@@ -642,7 +661,7 @@ int main(int argc, char **argv)
             r.dir = NULL, i = argc;
     }
     if (!r.dir) {
-        fprintf(stderr, "usage: fixture_check DIR [--backend cpu|guard|cuda|auto] [--threads N]\n"
+        fprintf(stderr, "usage: fixture_check DIR [--backend cpu|guard|cuda|auto] [--act f32|bf16] [--threads N]\n"
                         "  fixture_check tests/fixtures/models/glm51-tiny\n"
                         "  fixture_check tests/fixtures/models/glm52-tiny --backend guard\n");
         return CAIRN_EUSAGE;

@@ -16,15 +16,18 @@
 #include "model/hf.h"
 #include "model/model.h"
 
-#define LOGIT_ABS 5e-4
-#define LOGIT_RMS 1e-4
-#define LOSS_TOL  1e-4
-#define GRAD_TOL  2e-3
-#define MAX_SEQS  64
-#define GREEDY    16
+#define MAX_SEQS 64
+#define GREEDY   16
+
+struct tolerance {
+    double logit_abs, logit_rms, loss; /* the loss relative above 1 */
+    double grad;                       /* of the tensor's largest entry */
+    int greedy;                        /* 1: the reference's greedy tokens */
+};
 
 struct reference {
     const char *dir;
+    const struct tolerance *tol;
     struct cairn_compute k;
     struct cairn_hf *hf;
     struct cairn_store weights;
@@ -209,12 +212,12 @@ static void differ(struct errors *e, float mine, float ref)
     e->n++;
 }
 
-static void gradient_item(const char *variant, const char *name, const struct errors *e)
+static void gradient_item(const struct reference *r, const char *variant, const char *name, const struct errors *e)
 {
     char label[256];
 
     snprintf(label, sizeof label, "%s%s", variant, name);
-    item(e->max <= GRAD_TOL * e->largest, label, "max %.2e of %.2e (%.1e)", e->max, e->largest,
+    item(e->max <= r->tol->grad * e->largest, label, "max %.2e of %.2e (%.1e)", e->max, e->largest,
          e->largest > 0 ? e->max / e->largest : 0);
 }
 
