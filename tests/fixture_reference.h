@@ -20,7 +20,7 @@
 #define GREEDY   16
 
 struct tolerance {
-    double logit_abs, logit_rms, loss; /* the loss relative above 1 */
+    double logit_abs, logit_rms, loss, policy; /* losses relative above 1; the policy loss has ratios up to e^9 in it */
     double grad;                       /* of the tensor's largest entry */
     int greedy;                        /* 1: the reference's greedy tokens */
 };

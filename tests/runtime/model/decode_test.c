@@ -176,7 +176,7 @@ static void open_world(struct world *w, const char *backend, int adapter)
 {
     memset(w, 0, sizeof *w);
     tiny_open(&w->t, backend, 2, TINY_SPARSE, adapter);
-    w->rows = strcmp(backend, "guard") ? 512 : 48;
+    w->rows = strncmp(backend, "guard", 5) ? 512 : 48;
     OK(cairn_pass_create(&w->train, &w->t.m, &(struct cairn_pass_opts){.max_rows = 8 * MAX_LEN, .max_seqs = 8, .train = 1}, err));
     OK(cairn_pass_create(&w->sample, &w->t.m, &(struct cairn_pass_opts){.max_rows = w->rows, .max_seqs = MAX_SEQ}, err));
 }
@@ -222,12 +222,17 @@ static void rounds(struct world *w, int64_t tokens, int change_adapter)
     cairn_cache_destroy(cache);
 }
 
+static int64_t tokens_of(const char *backend)
+{
+    return !strncmp(backend, "guard", 5) ? 1000 : strchr(backend, '/') && !strncmp(backend, "cpu", 3) ? 20000 : 60000;
+}
+
 static void test_base(void **state)
 {
     struct world w;
 
     open_world(&w, *state, 0);
-    rounds(&w, strcmp(*state, "guard") ? 60000 : 1000, 0);
+    rounds(&w, tokens_of(*state), 0);
     assert_int_equal(w.unequal, 0);
     close_world(&w);
 }
@@ -237,7 +242,7 @@ static void test_adapter(void **state)
     struct world w;
 
     open_world(&w, *state, 1);
-    rounds(&w, strcmp(*state, "guard") ? 60000 : 1000, 1);
+    rounds(&w, tokens_of(*state), 1);
     assert_int_equal(w.unequal, 0);
     close_world(&w);
 }
@@ -316,9 +321,22 @@ static void test_sampled(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON("cpu", test_base),   ON("cpu", test_adapter),   ON("cpu", test_sampled),
-        ON("guard", test_base), ON("guard", test_adapter), ON("guard", test_sampled),
+        ON("cpu", test_base),         ON("cpu", test_adapter),        ON("cpu", test_sampled),   ON("guard", test_base),
+        ON("guard", test_adapter),    ON("guard", test_sampled),      ON("cpu/bf16", test_base), ON("cpu/bf16", test_adapter),
+        ON("cpu/bf16", test_sampled), ON("guard/bf16", test_adapter),
+    };
+    const char *name = getenv("CAIRN_TEST_BACKEND"); /* as the conformance tests have it */
+    char f32[64], bf16[64];
+    const struct CMUnitTest there[] = {
+        {"test_base f32", test_base, NULL, NULL, f32},         {"test_adapter f32", test_adapter, NULL, NULL, f32},
+        {"test_sampled f32", test_sampled, NULL, NULL, f32},   {"test_base bf16", test_base, NULL, NULL, bf16},
+        {"test_adapter bf16", test_adapter, NULL, NULL, bf16}, {"test_sampled bf16", test_sampled, NULL, NULL, bf16},
     };
 
+    if (name && *name) {
+        snprintf(f32, sizeof f32, "%s/f32", name);
+        snprintf(bf16, sizeof bf16, "%s/bf16", name);
+        return cmocka_run_group_tests(there, NULL, NULL);
+    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,25 +42,30 @@ static void test_case(void **state)
     static const struct {
         const char *dir, *backend;
         int expected;
+        const char *act;
     } cases[] = {
-        {"tests/fixtures/models/glm51-tiny", "cpu", CAIRN_OK},
-        {"tests/fixtures/models/glm52-tiny", "cpu", CAIRN_OK},
-        {"tests/fixtures/models/bf16-sharded-tiny", "cpu", CAIRN_OK},
-        {"tests/fixtures/models/glm51-tiny", "guard", CAIRN_OK},
-        {"tests/fixtures/models", "cpu", CAIRN_EDATA}, /* no config.json */
-        {"tests/fixtures/models/none", "cpu", CAIRN_EDATA},
-        {"tests/fixtures/models/glm51-tiny", "abacus", CAIRN_EDEVICE},
-        {"tests/fixtures/models/glm51-tiny/adapter", "cpu", CAIRN_EDATA}, /* no model */
+        {"tests/fixtures/models/glm51-tiny", "cpu", CAIRN_OK, "f32"},
+        {"tests/fixtures/models/glm52-tiny", "cpu", CAIRN_OK, "f32"},
+        {"tests/fixtures/models/bf16-sharded-tiny", "cpu", CAIRN_OK, "f32"},
+        {"tests/fixtures/models/glm51-tiny", "guard", CAIRN_OK, "f32"},
+        {"tests/fixtures/models/glm51-tiny", "cpu", CAIRN_OK, "bf16"},
+        {"tests/fixtures/models/glm52-tiny", "cpu", CAIRN_OK, "bf16"},
+        {"tests/fixtures/models/bf16-sharded-tiny", "guard", CAIRN_OK, "bf16"},
+        {"tests/fixtures/models", "cpu", CAIRN_EDATA, "f32"}, /* no config.json */
+        {"tests/fixtures/models/none", "cpu", CAIRN_EDATA, "f32"},
+        {"tests/fixtures/models/glm51-tiny", "abacus", CAIRN_EDEVICE, "f32"},
+        {"tests/fixtures/models/glm51-tiny/adapter", "cpu", CAIRN_EDATA, "f32"}, /* no model */
     };
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        char dir[256], backend[32], *argv[] = {"fixture_check", dir, "--backend", backend, NULL};
+        char dir[256], backend[32], act[8], *argv[] = {"fixture_check", dir, "--backend", backend, "--act", act, NULL};
         int got;
 
         snprintf(dir, sizeof dir, "%s", cases[i].dir);
         snprintf(backend, sizeof backend, "%s", cases[i].backend);
-        got = quietly(4, argv);
+        snprintf(act, sizeof act, "%s", cases[i].act);
+        got = quietly(6, argv);
         if (got != cases[i].expected)
             fail_msg("%s on %s: exit %d, expected %d", dir, backend, got, cases[i].expected);
     }

@@ -17,6 +17,7 @@
 
 #include "base/philox.h"
 #include "model/model.h"
+#include "model/values.h"
 
 #define OK(call)                                                                                                                   \
     do {                                                                                                                           \
@@ -79,7 +80,7 @@ static inline void tiny_random(struct cairn_compute *k, const struct cairn_tenso
         if (i + 1 < n)
             h[i + 1] = (float)(sd * z[1]);
     }
-    OK(cairn_tensor_set(&k->stream, t, h, (size_t)n * sizeof *h, err));
+    OK(cairn_values_set(k, t, h, n, err));
     free(h);
 }
 
@@ -93,23 +94,26 @@ static inline uint32_t tiny_draw(uint64_t *counter, uint32_t below)
     return w[0] % below;
 }
 
-/* adapter: 1 puts one on every linear layer, gate and up of the experts sharing A, with random A and B. */
+/* backend: as kernels/backend.h has it, with "/bf16" behind it for that activation type. adapter: 1 puts one on every linear layer,
+ * gate and up of the experts sharing A, with random A and B. */
 static inline void tiny_open(struct tiny *t, const char *backend, int threads, const char *more, int adapter)
 {
     static const char *const targets[] = {"q_a_proj",  "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj",
                                           "gate_proj", "up_proj",  "down_proj",          NULL};
-    struct cairn_compute_opts o = {.backend = backend, .threads = threads};
-    char text[4096];
+    const char *act = strchr(backend, '/');
+    char name[32], text[4096];
+    struct cairn_compute_opts o = {.backend = name, .threads = threads, .act = act ? act + 1 : "f32"};
     json_t *json;
 
     memset(t, 0, sizeof *t);
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(backend, "/"), backend);
     snprintf(text, sizeof text, TINY_CONFIG, more);
     OK(cairn_json_parse(&json, text, strlen(text), "tiny", err));
     OK(cairn_config_parse(&t->config, json, "tiny", err));
     json_decref(json);
     OK(cairn_compute_open(&t->k, &o, err));
     OK(cairn_param_table_create(&t->table, &t->config, err));
-    OK(cairn_store_create(&t->weights, &t->table, t->k.dev, 0, err));
+    OK(cairn_weights_create(&t->weights, &t->table, &t->k, err));
     OK(cairn_store_init(&t->weights, &t->config, 5, &t->k, err));
     for (int i = 0; i < t->table.count; i++) /* selection biases that matter */
         if (strstr(t->table.param[i].name, "e_score_correction_bias"))
@@ -119,7 +123,7 @@ static inline void tiny_open(struct tiny *t, const char *backend, int threads, c
         return;
     OK(cairn_adapter_create(&t->adapter, &t->table, &t->config,
                             &(struct cairn_adapter_spec){.rank = 3, .alpha = 6, .targets = targets, .alias_gate_up = 1}, err));
-    OK(cairn_store_create(&t->adapter_weights, &t->adapter.table, t->k.dev, 0, err));
+    OK(cairn_weights_create(&t->adapter_weights, &t->adapter.table, &t->k, err));
     for (int i = 0; i < t->adapter.table.count; i++)
         tiny_random(&t->k, &t->adapter_weights.tensor[i], 11, (uint32_t)i, 0.1);
     t->m.adapter = &t->adapter;
@@ -142,7 +146,7 @@ static inline float *tiny_get(struct cairn_compute *k, const struct cairn_tensor
     float *h = malloc(n + 1);
 
     assert_non_null(h);
-    OK(cairn_tensor_get(&k->stream, t, h, n, err));
+    OK(cairn_values_get(k, t, h, cairn_tensor_count(t), err));
     return h;
 }
 
