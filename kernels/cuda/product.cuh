@@ -21,7 +21,7 @@ __device__ static inline void group_bounds(const struct product &p, int64_t rows
 {
     int64_t b = p.offsets[g], e = p.offsets[g + 1];
 
-    if (b < 0 || e < b || e > rows || (g == 0 && b != 0) || (g == p.batch - 1 && e != rows)) {
+    if (b < 0 || e < b || e > rows || (g == 0 && b != 0) || (g == p.batch - 1 && e != rows && !p.open_end)) {
         fault_set(p.fault, (enum cuda_op)p.op, FAULT_OFFSETS, g);
         if (b < 0 || e < b || e > rows)
             e = b = 0;

@@ -34,6 +34,7 @@ struct product {
     struct fault *fault; /* where to say that offsets are wrong */
     int batch;           /* products, or groups */
     int form;            /* enum cairn_form */
+    int open_end;        /* 1: rows behind the last group are no fault; nothing is done with them */
     int a_bf16, b_bf16, y_bf16;
     int op; /* enum cuda_op, for faults */
     float alpha;
