@@ -70,7 +70,7 @@ struct cairn_rmsnorm {
     float eps;
 };
 /* t = dy*g; dx = rstd * (t - xh * mean(t*xh)), xh = x*rstd; dg += sum over rows dy*xh (f32, n ascending; absent: skip).
- * x, dy, dx strided; accumulate: dx +=. */
+ * x, dy, dx strided, dx may be dy; accumulate: dx +=. cuda: dg in runs of 64 rows, added ascending. */
 struct cairn_rmsnorm_bwd {
     struct cairn_tensor x, g, rstd, dy, dx, dg;
     int accumulate;

@@ -90,7 +90,10 @@ __device__ static inline uint32_t bf16_pair(float lo, float hi)
 {
     __nv_bfloat162 x = __floats2bfloat162_rn(lo, hi);
 
-    return *(uint32_t *)&x;
+    uint32_t u;
+
+    memcpy(&u, &x, sizeof u);
+    return u;
 }
 __device__ static inline void st8(bf16 *p, int64_t n, int wide, const float v[8])
 {

@@ -1,0 +1,447 @@
+/* emu.cc - fibres, barriers and memory of the emulated GPU; see emu.h. One host thread drives it. */
+#include "cuda_runtime.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#define MAX_THREADS 1024
+#define STACK       (128 << 10)
+#define SHARED      (227 << 10)
+
+enum state { READY, AT_BARRIER, IN_WARP, DONE };
+
+struct fibre {
+    ucontext_t ctx;
+    void *sp; /* of a fibre that is not running */
+    char *stack;
+    enum state state;
+    uint3 tid;
+    unsigned mask; /* IN_WARP: who meets */
+    uint64_t give, take[32];
+    int vote; /* AT_BARRIER */
+};
+
+struct emu_place emu_grid;
+char *emu_dynamic_shared;
+
+static struct fibre fibres[MAX_THREADS], *now;
+static int threads, votes, turns;
+static emu_body_fn *body;
+static void *body_ctx;
+static const char *kernel;
+
+#if defined(__x86_64__)
+/* Saves what the ABI says a call preserves, and goes over to another stack. */
+extern "C" void emu_switch(void **from, void *to);
+__asm__(".text\n.globl emu_switch\n.hidden emu_switch\n.type emu_switch,@function\nemu_switch:\n"
+        "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
+        "mov %rsp,(%rdi)\nmov %rsi,%rsp\n"
+        "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n.size emu_switch,.-emu_switch\n");
+static void *main_sp;
+
+static void leave(void)
+{
+    emu_switch(&now->sp, main_sp);
+}
+
+static void fibre_main(void)
+{
+    body(body_ctx);
+    now->state = DONE;
+    leave();
+    abort();
+}
+
+static void prepare(struct fibre *f)
+{
+    void **sp = (void **)(f->stack + STACK - 64);
+
+    *--sp = NULL; /* where fibre_main would return to; also aligns its stack as a call does */
+    *--sp = (void *)fibre_main;
+    for (int i = 0; i < 6; i++)
+        *--sp = NULL;
+    f->sp = sp;
+}
+
+static void go(struct fibre *f)
+{
+    now = f;
+    emu_switch(&main_sp, f->sp);
+}
+#else
+static ucontext_t main_ctx;
+
+static void leave(void)
+{
+    swapcontext(&now->ctx, &main_ctx);
+}
+
+static void fibre_main(void)
+{
+    body(body_ctx);
+    now->state = DONE;
+}
+
+static void prepare(struct fibre *f)
+{
+    getcontext(&f->ctx);
+    f->ctx.uc_stack.ss_sp = f->stack;
+    f->ctx.uc_stack.ss_size = STACK;
+    f->ctx.uc_link = &main_ctx;
+    makecontext(&f->ctx, fibre_main, 0);
+}
+
+static void go(struct fibre *f)
+{
+    now = f;
+    swapcontext(&main_ctx, &f->ctx);
+}
+#endif
+
+const uint3 &emu_thread(void)
+{
+    return now->tid;
+}
+
+int emu_count(int x)
+{
+    now->vote = x != 0;
+    now->state = AT_BARRIER;
+    leave();
+    return votes;
+}
+
+void emu_barrier(void)
+{
+    emu_count(0);
+}
+
+void emu_exchange(unsigned mask, uint64_t mine, uint64_t all[32])
+{
+    now->mask = mask;
+    now->give = mine;
+    now->state = IN_WARP;
+    leave();
+    memcpy(all, now->take, sizeof now->take);
+}
+
+/* Lets go the lanes of the warp at w0 that all of a mask have come to. */
+static int meet_warp(int w0)
+{
+    int let_go = 0;
+
+    for (int i = w0; i < w0 + 32 && i < threads; i++) {
+        unsigned mask = fibres[i].mask, here = 0;
+
+        if (fibres[i].state != IN_WARP)
+            continue;
+        for (int j = 0; j < 32 && w0 + j < threads; j++)
+            here |= (unsigned)(fibres[w0 + j].state == IN_WARP && fibres[w0 + j].mask == mask) << j;
+        if ((here & mask) != mask)
+            continue;
+        for (int j = 0; j < 32 && w0 + j < threads; j++) {
+            if (!(mask >> j & 1))
+                continue;
+            for (int l = 0; l < 32 && w0 + l < threads; l++)
+                fibres[w0 + j].take[l] = fibres[w0 + l].give;
+            fibres[w0 + j].state = READY;
+            let_go++;
+        }
+    }
+    return let_go;
+}
+
+static int meet_block(void)
+{
+    int alive = 0, here = 0, sum = 0;
+
+    for (int i = 0; i < threads; i++) {
+        alive += fibres[i].state != DONE;
+        here += fibres[i].state == AT_BARRIER;
+        sum += fibres[i].state == AT_BARRIER && fibres[i].vote;
+    }
+    if (!here || here != alive)
+        return 0;
+    votes = sum;
+    for (int i = 0; i < threads; i++)
+        if (fibres[i].state == AT_BARRIER)
+            fibres[i].state = READY;
+    return here;
+}
+
+static void stuck(void)
+{
+    int n[4] = {0};
+
+    for (int i = 0; i < threads; i++)
+        n[fibres[i].state]++;
+    fprintf(stderr,
+            "emulated kernel %s, block (%u, %u): %d threads wait at a barrier, %d in a warp, %d have ended: nobody can go on\n",
+            kernel, emu_grid.block.x, emu_grid.block.y, n[AT_BARRIER], n[IN_WARP], n[DONE]);
+    abort();
+}
+
+static void run_block(void)
+{
+    for (int i = 0; i < threads; i++) {
+        fibres[i].state = READY;
+        prepare(&fibres[i]);
+    }
+    for (;;) {
+        int moved = 0, done = 0;
+
+        for (int i = 0; i < threads; i++) {
+            struct fibre *f = &fibres[turns % 2 ? threads - 1 - i : i];
+
+            if (f->state == READY) {
+                go(f);
+                moved++;
+            }
+        }
+        for (int w = 0; w < threads; w += 32)
+            moved += meet_warp(w);
+        moved += meet_block();
+        for (int i = 0; i < threads; i++)
+            done += fibres[i].state == DONE;
+        if (done == threads)
+            return;
+        if (!moved)
+            stuck();
+    }
+}
+
+static struct {
+    cudaError_t last;
+} host;
+
+/* Shared memory that kernels declare (cuda_runtime.h puts it into a section of its own). */
+extern char __start_emu_shared[] __attribute__((weak, visibility("hidden")));
+extern char __stop_emu_shared[] __attribute__((weak, visibility("hidden")));
+
+static cudaError_t failed(cudaError_t e)
+{
+    host.last = e;
+    return e;
+}
+
+void emu_launch(const char *name, dim3 grid, dim3 block, size_t shared, emu_body_fn *b, void *ctx)
+{
+    static char *dynamic;
+
+    threads = (int)(block.x * block.y * block.z);
+    if (threads < 1 || threads > MAX_THREADS || shared > SHARED || !grid.x || !grid.y || !grid.z || grid.y > 65535 ||
+        grid.z > 65535) {
+        failed(cudaErrorInvalidValue);
+        return;
+    }
+    if (!dynamic) {
+        char *stacks = (char *)mmap(NULL, (size_t)MAX_THREADS * STACK, PROT_READ | PROT_WRITE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        char *room = (char *)mmap(NULL, SHARED + 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+        if (stacks == MAP_FAILED || room == MAP_FAILED)
+            abort();
+        dynamic = room;
+        mprotect(room + (SHARED + 4095) / 4096 * 4096, 4096, PROT_NONE);
+        for (int i = 0; i < MAX_THREADS; i++)
+            fibres[i].stack = stacks + (size_t)i * STACK;
+    }
+    /* ends at the page without access, as far as an alignment of 128 lets it */
+    emu_dynamic_shared = dynamic + (SHARED + 4095) / 4096 * 4096 - (shared + 127) / 128 * 128;
+    body = b;
+    body_ctx = ctx;
+    kernel = name;
+    turns++;
+    emu_grid.block_dim = {block.x, block.y, block.z};
+    emu_grid.grid_dim = {grid.x, grid.y, grid.z};
+    for (int i = 0; i < threads; i++)
+        fibres[i].tid = {(unsigned)i % block.x, (unsigned)i / block.x % block.y, (unsigned)i / (block.x * block.y)};
+    for (unsigned z = 0; z < grid.z; z++)
+        for (unsigned y = 0; y < grid.y; y++)
+            for (unsigned x = 0; x < grid.x; x++) {
+                emu_grid.block = {x, y, z};
+                memset(emu_dynamic_shared, 0xff, (shared + 127) / 128 * 128);
+                memset(__start_emu_shared, 0xff, (size_t)(__stop_emu_shared - __start_emu_shared));
+                run_block();
+            }
+}
+
+/* ---- the host functions ------------------------------------------------------------------------------------------------------ */
+
+/* Before each allocation, on a page of its own: where its mapping begins and how long it is. */
+struct head {
+    void *map;
+    size_t bytes;
+};
+
+extern "C" {
+
+const char *cudaGetErrorString(cudaError_t e)
+{
+    return e == cudaSuccess                 ? "no error"
+           : e == cudaErrorMemoryAllocation ? "out of memory"
+           : e == cudaErrorNotSupported     ? "operation not supported"
+                                            : "invalid argument";
+}
+cudaError_t cudaGetLastError(void)
+{
+    cudaError_t e = host.last;
+
+    host.last = cudaSuccess;
+    return e;
+}
+cudaError_t cudaPeekAtLastError(void)
+{
+    return host.last;
+}
+cudaError_t cudaGetDeviceCount(int *n)
+{
+    *n = 1;
+    return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int ordinal)
+{
+    return ordinal ? failed(cudaErrorInvalidValue) : cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int)
+{
+    *v = a == cudaDevAttrComputeCapabilityMajor         ? 8
+         : a == cudaDevAttrComputeCapabilityMinor       ? 0
+         : a == cudaDevAttrMultiProcessorCount          ? 3
+         : a == cudaDevAttrL2CacheSize                  ? 1 << 20
+         : a == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 163 << 10
+                                                        : 0;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize(void)
+{
+    return cudaSuccess;
+}
+
+/* A mapping that ends, up to 16 bytes, at a page without access; full of 0xff. */
+cudaError_t cudaMalloc(void **p, size_t bytes)
+{
+    const size_t page = 4096, body_bytes = (bytes + 15) / 16 * 16, size = page + (body_bytes + page - 1) / page * page + page;
+    char *map;
+
+    if (bytes > (size_t)1 << 40)
+        return failed(cudaErrorMemoryAllocation);
+    map = (char *)mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED)
+        return failed(cudaErrorMemoryAllocation);
+    mprotect(map + size - page, page, PROT_NONE);
+    memset(map + page, 0xff, size - 2 * page);
+    *(struct head *)map = {map, size};
+    *p = map + size - page - body_bytes;
+    return cudaSuccess;
+}
+cudaError_t cudaFree(void *p)
+{
+    /* the head stands at the start of the page before the one that p lies in, or earlier: found by walking down */
+    if (p) {
+        char *q = (char *)((uintptr_t)p & ~(uintptr_t)4095) - 4096;
+
+        if (((struct head *)q)->map != q)
+            abort();
+        munmap(q, ((struct head *)q)->bytes);
+    }
+    return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
+{
+    *free_bytes = *total = (size_t)1 << 30;
+    return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned)
+{
+    *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    return *p ? cudaSuccess : failed(cudaErrorMemoryAllocation);
+}
+cudaError_t cudaFreeHost(void *p)
+{
+    free(p);
+    return cudaSuccess;
+}
+cudaError_t cudaHostGetDevicePointer(void **d, void *h, unsigned)
+{
+    *d = h;
+    return cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *)
+{
+    a->type = cudaMemoryTypeUnregistered;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
+{
+    *s = NULL;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t)
+{
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t)
+{
+    return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned)
+{
+    return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
+{
+    *e = NULL;
+    return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t)
+{
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t)
+{
+    return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void *d, const void *s, size_t bytes, enum cudaMemcpyKind, cudaStream_t)
+{
+    memmove(d, s, bytes);
+    return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void *d, int byte, size_t bytes, cudaStream_t)
+{
+    memset(d, byte, bytes);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t, enum cudaStreamCaptureMode)
+{
+    return failed(cudaErrorNotSupported);
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t *)
+{
+    return failed(cudaErrorNotSupported);
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t, enum cudaStreamCaptureStatus *status)
+{
+    *status = cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *, cudaGraph_t, unsigned long long)
+{
+    return failed(cudaErrorNotSupported);
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t)
+{
+    return failed(cudaErrorNotSupported);
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t)
+{
+    return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t)
+{
+    return cudaSuccess;
+}
+}
