@@ -29,9 +29,13 @@ error_t cairn_model_args_take(struct cairn_model_args *a, int key, char *arg, st
     case CAIRN_OPT_BACKEND:
         a->backend = arg;
         return 0;
+    case CAIRN_OPT_ACT:
+        a->act = arg;
+        return !strcmp(arg, "f32") || !strcmp(arg, "bf16") ? 0 : cairn_bad_value(state, "act", arg, "f32 or bf16");
     case CAIRN_OPT_THREADS:
-        return cairn_parse_i64(arg, &a->threads) && a->threads >= 0 && a->threads <= 65536 ? 0
-                                                                                             : cairn_bad_value(state, "threads", arg, "0 to 65536");
+        return cairn_parse_i64(arg, &a->threads) && a->threads >= 0 && a->threads <= 65536
+                   ? 0
+                   : cairn_bad_value(state, "threads", arg, "0 to 65536");
     case CAIRN_OPT_STEP:
         return cairn_parse_i64(arg, &a->step) && a->step >= 0 ? 0 : cairn_bad_value(state, "step", arg, "a step");
     case ARGP_KEY_ARG:
@@ -79,8 +83,9 @@ static enum cairn_status run_policy(struct cairn_cli_model *m, const struct cair
     if (!m->dir)
         TRY(CAIRN_NOMEM(err));
     if (!cairn_artefact_committed(m->dir))
-        TRY(step <= 0 && a->step < 0 ? cairn_fail(err, CAIRN_ENOINPUT, "%s: no policy is committed yet", a->model)
-                                     : cairn_fail(err, CAIRN_ENOINPUT, "%s: policy %lld is not committed", a->model, (long long)step));
+        TRY(step <= 0 && a->step < 0
+                ? cairn_fail(err, CAIRN_ENOINPUT, "%s: no policy is committed yet", a->model)
+                : cairn_fail(err, CAIRN_ENOINPUT, "%s: policy %lld is not committed", a->model, (long long)step));
     cairn_run_at(m->run, step < 0 ? 0 : step); /* what it was made for is what it is asked with */
 out:
     free(chain);
@@ -150,11 +155,15 @@ static enum cairn_status tokenizer_find(struct cairn_cli_model *m, const struct 
 enum cairn_status cairn_cli_model_open(struct cairn_cli_model *m, const struct cairn_model_args *a, struct cairn_error *err)
 {
     const struct cairn_policy_opts po = {.base = a->base, .adapter = a->adapter, .quiet = !isatty(STDERR_FILENO)};
-    const struct cairn_compute_opts co = {.backend = a->backend, .threads = (int)a->threads};
+    struct cairn_compute_opts co = {.backend = a->backend, .act = a->act, .threads = (int)a->threads};
     enum cairn_status st = CAIRN_OK;
+    const char *precision;
 
     memset(m, 0, sizeof *m);
     TRY(place_find(m, a, err));
+    precision = m->run ? cairn_recipe_str(m->run->recipe, "kernels.precision") : "auto";
+    if (!co.act && strcmp(precision, "auto"))
+        co.act = precision;
     TRY(tokenizer_find(m, a, err));
     TRY(cairn_compute_open(&m->k, &co, err));
     TRY(cairn_policy_open(&m->policy, m->dir, &po, &m->k, err));

@@ -1,5 +1,5 @@
-/* model_args.h - the words "MODEL [--adapter DIR] [--step N] [--base DIR] [--backend NAME] [--threads N]" that logprobs, generate and eval
- * share, and the model that they mean.
+/* model_args.h - the words "MODEL [--adapter DIR] [--step N] [--base DIR] [--backend NAME] [--act TYPE] [--threads N]" that logprobs, generate
+ * and eval share, and the model that they mean.
  *
  * MODEL is an imported checkpoint, a policy, a HuggingFace directory, or a run (its newest policy, or --step N).
  */
@@ -14,18 +14,19 @@
 #include "tools/cli.h"
 
 struct cairn_model_args {
-    const char *model, *adapter, *base, *backend;
+    const char *model, *adapter, *base, *backend, *act;
     int64_t step;    /* -1: newest */
     int64_t threads; /* 0: all */
 };
 
-enum { CAIRN_OPT_ADAPTER = 512, CAIRN_OPT_BASE, CAIRN_OPT_BACKEND, CAIRN_OPT_THREADS, CAIRN_OPT_STEP };
+enum { CAIRN_OPT_ADAPTER = 512, CAIRN_OPT_BASE, CAIRN_OPT_BACKEND, CAIRN_OPT_ACT, CAIRN_OPT_THREADS, CAIRN_OPT_STEP };
 /* Elements of a verb's option table. */
 #define CAIRN_MODEL_OPTIONS                                                                                             \
     {"adapter", CAIRN_OPT_ADAPTER, "DIR", 0, "a PEFT adapter to put on the model", 1},                                  \
         {"step", CAIRN_OPT_STEP, "N", 0, "of a run: policy N instead of the newest", 1},                                \
         {"base", CAIRN_OPT_BASE, "DIR", 0, "of a policy with an adapter: the checkpoint it stands on, if not found", 1}, \
         {"backend", CAIRN_OPT_BACKEND, "NAME", 0, "auto, cpu, cuda or guard (default: auto)", 1},                       \
+        {"act", CAIRN_OPT_ACT, "TYPE", 0, "f32 or bf16: of weights and activations (default: the run's, else bf16 on a GPU)", 1}, \
         {"threads", CAIRN_OPT_THREADS, "N", 0, "CPU threads (default: all); never changes a bit", 1}
 
 void cairn_model_args_init(struct cairn_model_args *a);

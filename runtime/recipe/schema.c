@@ -228,6 +228,9 @@ static const struct cairn_key table[] = {
     SECTION("kernels", LAY, "What computes."),
     WORD("kernels.backend", LAY, 0, "auto", "auto|cpu|cuda|ascend|guard",
          "auto: the best that this machine has. guard: the CPU with memory protected outside operations, for tests."),
+    WORD("kernels.precision", LAY, 0, "auto", "auto|f32|bf16",
+         "Type of weights and activations in products; sums, norms, softmax, masters and moments are f32. auto: bf16 on a GPU, f32 on the CPU. "
+         "f32 on a GPU, bf16 on a CPU: slow, for comparisons."),
     WORD("kernels.dsa", LAY, 0, "fused", "fused|reference", "The sparse attention's variant."),
     INT("kernels.threads", OPS, 0, "0", 0, 65536, "threads", "CPU threads of a process, never changes a bit; 0: all cores it may use."),
 

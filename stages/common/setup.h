@@ -7,7 +7,7 @@
 #include "recipe/recipe.h"
 #include "text/template.h"
 
-/* kernels.backend, kernels.dsa, kernels.threads (threads > 0 overrides). */
+/* kernels.backend, kernels.precision, kernels.dsa, kernels.threads (threads > 0 overrides). */
 enum cairn_status cairn_setup_compute(struct cairn_compute *k, const struct cairn_recipe *r, int threads, struct cairn_error *err);
 /* sync.dtype */
 enum cairn_dtype cairn_setup_dtype(const struct cairn_recipe *r);
