@@ -14,6 +14,8 @@
 #define BATCH 256                  /* tiles whose digests are made at once */
 #define SMALL ((int64_t)128 << 10) /* bytes: below, the owner does it at once */
 
+enum { IDLE, WAITING, TAKEN, DONE }; /* of an errand */
+
 struct cairn_crew {
     pthread_t thread[THREADS];
     int nthreads, tried, quit;
@@ -21,6 +23,7 @@ struct cairn_crew {
     pthread_cond_t work, done;
     struct cairn_crew_job job[JOBS];
     unsigned long given, taken, finished;
+    struct cairn_crew_errand *first, **end; /* those that wait */
     enum cairn_status status;
     struct cairn_error error;
 };
@@ -83,17 +86,50 @@ static void take_one(struct cairn_crew *c)
         pthread_cond_broadcast(&c->done);
 }
 
+/* Under the lock: takes an errand out of the row. */
+static void unlink_errand(struct cairn_crew *c, const struct cairn_crew_errand *e)
+{
+    struct cairn_crew_errand **p = &c->first;
+
+    while (*p != e)
+        p = &(*p)->next;
+    *p = e->next;
+    if (!*p)
+        c->end = p;
+}
+
+/* Under the lock: does an errand that nobody else has. */
+static void run_errand(struct cairn_crew *c, struct cairn_crew_errand *e)
+{
+    enum cairn_status st;
+
+    e->state = TAKEN;
+    pthread_mutex_unlock(&c->lock);
+    st = cairn_fd_pread_all(e->fd, e->h_dst, (size_t)e->n, e->at, e->path, NULL);
+    pthread_mutex_lock(&c->lock);
+    e->status = st;
+    e->state = DONE;
+    pthread_cond_broadcast(&c->done);
+}
+
 static void *run(void *arg)
 {
     struct cairn_crew *c = arg;
 
     pthread_mutex_lock(&c->lock);
     for (;;) {
-        while (c->taken == c->given && !c->quit)
+        while (c->taken == c->given && !c->first && !c->quit)
             pthread_cond_wait(&c->work, &c->lock);
         if (c->quit)
             break;
-        take_one(c);
+        if (c->taken != c->given) { /* somebody waits for it */
+            take_one(c);
+        } else {
+            struct cairn_crew_errand *e = c->first;
+
+            unlink_errand(c, e);
+            run_errand(c, e);
+        }
     }
     pthread_mutex_unlock(&c->lock);
     return NULL;
@@ -109,6 +145,7 @@ enum cairn_status cairn_crew_create(struct cairn_crew **out, struct cairn_error 
         if (!pthread_cond_init(&c->work, NULL)) {
             made = 2;
             if (!pthread_cond_init(&c->done, NULL)) {
+                c->end = &c->first;
                 *out = c;
                 return CAIRN_OK;
             }
@@ -156,7 +193,7 @@ static void start_threads(struct cairn_crew *c)
 
 void cairn_crew_give(struct cairn_crew *c, const struct cairn_crew_job *job)
 {
-    if (job->n < SMALL) {
+    if (job->n < SMALL || job->there) {
         struct cairn_error e = {0};
         enum cairn_status st = work(job, &e);
 
@@ -192,4 +229,53 @@ enum cairn_status cairn_crew_wait(struct cairn_crew *c, struct cairn_error *err)
         cairn_fail(err, st, "%s", c->error.text);
     pthread_mutex_unlock(&c->lock);
     return st;
+}
+
+int cairn_crew_threads(struct cairn_crew *c)
+{
+    if (!c->tried)
+        start_threads(c);
+    return c->nthreads;
+}
+
+void cairn_crew_send(struct cairn_crew *c, struct cairn_crew_errand *e)
+{
+    pthread_mutex_lock(&c->lock);
+    e->state = WAITING;
+    e->next = NULL;
+    *c->end = e;
+    c->end = &e->next;
+    pthread_cond_signal(&c->work);
+    pthread_mutex_unlock(&c->lock);
+}
+
+enum cairn_status cairn_crew_fetch(struct cairn_crew *c, struct cairn_crew_errand *e)
+{
+    pthread_mutex_lock(&c->lock);
+    if (e->state == WAITING)
+        unlink_errand(c, e);
+    if (e->state == WAITING || e->state == IDLE)
+        run_errand(c, e);
+    while (e->state != DONE)
+        pthread_cond_wait(&c->done, &c->lock);
+    e->state = IDLE;
+    pthread_mutex_unlock(&c->lock);
+    return e->status;
+}
+
+int cairn_crew_recall(struct cairn_crew *c, struct cairn_crew_errand *e)
+{
+    int begun;
+
+    pthread_mutex_lock(&c->lock);
+    if (e->state == WAITING) {
+        unlink_errand(c, e);
+        e->state = IDLE;
+    }
+    while (e->state == TAKEN)
+        pthread_cond_wait(&c->done, &c->lock);
+    begun = e->state == DONE;
+    e->state = IDLE;
+    pthread_mutex_unlock(&c->lock);
+    return begun;
 }

@@ -10,17 +10,16 @@
 
 #include "base/checked.h"
 #include "base/file.h"
+#include "ckpt/ahead.h"
 #include "ckpt/beneath.h"
 #include "ckpt/crew.h"
 #include "ckpt/retention.h"
 #include "ckpt/strides.h"
 
 #define STAGE ((int64_t)2 << 20)  /* bytes of a block that goes through the stage */
+#define AHEAD ((int64_t)2 << 20)  /* bytes of a stretch, at most, that something is read ahead behind; longer ones busy the crew */
 #define OPEN_MAX 400              /* shards open at a time */
 #define DIRECT ((int64_t)512 << 10) /* bytes of a block that is read into place */
-#define AHEAD ((int64_t)256 << 10)  /* bytes read at once when small pieces are asked for in the order of the file */
-#define SMALL ((int64_t)64 << 10)   /* bytes of such a piece, at most */
-#define STREAK 4                    /* pieces in a row that make it worth while */
 
 struct open_shard {
     int fd;                     /* -1: not open */
@@ -30,15 +29,6 @@ struct open_shard {
     struct cairn_digest *table; /* NULL: not read */
 };
 
-/* Bytes of a shard that were read before they were asked for, and where the last piece ended. */
-struct ahead {
-    const struct open_shard *shard; /* NULL: none */
-    int64_t at, n, end;
-    int64_t run;                    /* bytes of pieces that came one after another, `streak` of them (counted to STREAK) */
-    int streak;
-    unsigned char *p;           /* AHEAD bytes, made on first use */
-};
-
 struct cairn_reader {
     char *dir;
     struct cairn_manifest *m;
@@ -46,7 +36,7 @@ struct cairn_reader {
     int nopen;
     unsigned char *stage;       /* STAGE + 2 tiles, made on first use */
     struct cairn_crew *crew;    /* reads and checks blocks */
-    struct ahead ahead;
+    struct cairn_ahead *ahead;  /* bytes that are likely to be asked for next */
     int64_t bytes;
 };
 
@@ -109,6 +99,7 @@ void cairn_reader_close(struct cairn_reader *r)
 {
     if (!r)
         return;
+    cairn_ahead_destroy(r->ahead);
     cairn_crew_destroy(r->crew);
     if (r->shard)
         for (int i = 0; i < r->m->nshards; i++) {
@@ -120,7 +111,6 @@ void cairn_reader_close(struct cairn_reader *r)
     free(r->shard);
     cairn_manifest_destroy(r->m);
     free(r->stage);
-    free(r->ahead.p);
     free(r->dir);
     free(r);
 }
@@ -137,7 +127,7 @@ const char *cairn_reader_path(const struct cairn_reader *r)
 
 int64_t cairn_reader_bytes(const struct cairn_reader *r)
 {
-    return r->bytes;
+    return r->bytes + (r->ahead ? cairn_ahead_bytes(r->ahead) : 0);
 }
 
 enum cairn_status cairn_reader_find(struct cairn_reader *r, const char *name, const struct cairn_tensor_entry **out,
@@ -191,6 +181,7 @@ static enum cairn_status shards_close(struct cairn_reader *r, struct cairn_error
 {
     enum cairn_status st = cairn_crew_wait(r->crew, err); /* nothing is read from them any more */
 
+    cairn_ahead_forget(r->ahead);
     for (int i = 0; i < r->m->nshards; i++) {
         struct open_shard *s = &r->shard[i];
 
@@ -203,7 +194,6 @@ static enum cairn_status shards_close(struct cairn_reader *r, struct cairn_error
         s->checked = 0;
     }
     r->nopen = 0;
-    r->ahead.shard = NULL;
     return st;
 }
 
@@ -316,52 +306,14 @@ static void round_out(const struct source *s, int64_t *at, int64_t *end, int64_t
     *end += last;
 }
 
-/* Bytes [from, from + n) of a shard to p from what was read ahead, after reading further if pieces come one after another
- * (padding of less than 8 bytes between them). 0: they must be read on their own, which also tells what went wrong. */
-static int read_ahead(struct cairn_reader *r, const struct open_shard *s, int64_t from, int64_t n, void *p)
-{
-    struct ahead *a = &r->ahead;
-    struct cairn_error e;
-    int64_t have = 0, want;
-
-    if (a->shard != s)
-        a->n = 0;
-    if (a->n && from >= a->at && from <= a->at + a->n)
-        have = a->at + a->n - from;
-    if (a->shard != s || from < a->end || from - a->end >= 8 || n > (have ? AHEAD : SMALL))
-        a->streak = 0, a->run = 0; /* out of order, or large */
-    else if (a->streak < STREAK)
-        a->streak++;
-    a->shard = s;
-    a->end = from + n;
-    if (n > (have ? AHEAD : SMALL))
-        return 0;
-    a->run += n;
-    if (have < n) {
-        if (a->streak < STREAK || (!a->p && !(a->p = malloc((size_t)AHEAD))))
-            return 0;
-        if (have)
-            memmove(a->p, a->p + (from - a->at), (size_t)have);
-        a->at = from;
-        a->n = 0;
-        want = a->run < AHEAD ? a->run : AHEAD; /* never more for nothing than was of use before; n at least */
-        want = want < s->size - from ? want : s->size - from;
-        if (want < n || cairn_fd_pread_all(s->fd, a->p + have, (size_t)(want - have), from + have, s->path, &e) != CAIRN_OK)
-            return 0;
-        a->n = want;
-        r->bytes += want - have;
-    }
-    memcpy(p, a->p + (from - a->at), (size_t)n);
-    return 1;
-}
-
 /* Has bytes [at, end) of the part, which are `n` whole tiles from `first` on, read to p and checked by the crew. */
-static void read_tiles(struct cairn_reader *r, const struct source *s, int64_t at, int64_t end, int64_t first, int64_t n, void *p)
+static void read_tiles(struct cairn_reader *r, const struct source *s, int64_t at, int64_t end, int64_t first, int64_t n, int ahead,
+                       void *p)
 {
     struct cairn_crew_job job = {.fd = s->shard->fd, .path = s->shard->path, .at = s->slice->at + at, .n = end - at, .h_dst = p,
                                  .tiling = s->tiling, .table = s->table, .first = first, .tiles = n};
 
-    if (read_ahead(r, s->shard, job.at, job.n, p))
+    if (ahead && cairn_ahead_take(r->ahead, job.fd, job.path, s->shard->size, job.at, job.n, p))
         job.there = 1;
     else
         r->bytes += job.n;
@@ -379,7 +331,7 @@ static enum cairn_status fetch(struct cairn_reader *r, const struct source *s, i
         return CAIRN_NOMEM(err);
     if (s->table)
         round_out(s, &begin, &end, &first, &tiles);
-    read_tiles(r, s, begin, end, first, tiles, r->stage);
+    read_tiles(r, s, begin, end, first, tiles, 1, r->stage);
     TRY(cairn_crew_wait(r->crew, err));
     *p = r->stage + (at - begin);
 out:
@@ -392,6 +344,7 @@ static enum cairn_status read_direct(struct cairn_reader *r, const struct source
 {
     enum cairn_status st = CAIRN_OK;
     const unsigned char *p;
+    int ahead = n <= AHEAD;
 
     while (n > 0) {
         int64_t begin = at, end = at + (n < DIRECT ? n : DIRECT), first = 0, tiles = 0, stop = end;
@@ -408,7 +361,7 @@ static enum cairn_status read_direct(struct cairn_reader *r, const struct source
 
                     cairn_tiling_tile(&s->tiling, last, &last_at);
                     if (last_at > at) {
-                        read_tiles(r, s, at, last_at, first, tiles - 1, dst);
+                        read_tiles(r, s, at, last_at, first, tiles - 1, ahead, dst);
                         dst += last_at - at;
                         n -= last_at - at;
                         at = last_at;
@@ -424,7 +377,7 @@ static enum cairn_status read_direct(struct cairn_reader *r, const struct source
                 continue;
             }
         }
-        read_tiles(r, s, at, end, first, tiles, dst);
+        read_tiles(r, s, at, end, first, tiles, ahead, dst);
         dst += end - at;
         n -= end - at;
         at = end;
@@ -535,6 +488,8 @@ static enum cairn_status read_box(struct cairn_reader *r, const struct cairn_ten
 
     if (!r->crew)
         TRY(cairn_crew_create(&r->crew, err));
+    if (!r->ahead)
+        TRY(cairn_ahead_create(&r->ahead, r->crew, err));
     for (int i = 0; i < t->nparts; i++) {
         const struct cairn_slice *s = t->parts[i].slice;
         struct cut c = {.ndim = t->ndim};

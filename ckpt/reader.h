@@ -5,8 +5,8 @@
  * checked as whole files once, before the first byte is used. Bytes that fail never reach the caller as CAIRN_OK.
  * Files are opened beneath the artefact's directory, through no symbolic link, regular files only.
  *
- * Memory: the manifest, 16 bytes a tile of the shards in use, one staging block, 256 KiB read ahead of
- * small pieces in the order of the file. Not thread-safe; open two readers.
+ * Memory: the manifest, 16 bytes a tile of the shards in use, one staging block, up to 1 MiB read ahead of pieces that come
+ * in the order of the file (ahead.h). Not thread-safe; open two readers.
  * Refuses: artefacts of another run, kind, step or identity; conversion of dtypes; data that was collected.
  */
 #ifndef CAIRN_CKPT_READER_H
