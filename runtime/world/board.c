@@ -146,16 +146,17 @@ int cairn_board_inside(const struct cairn_board *b, int slot, const char *group,
 {
     struct slot *s = &b->slot[slot];
     int inside = atomic_load_explicit(&s->inside, memory_order_acquire);
+    const char *how;
     struct slot c;
 
     memcpy(&c, s, sizeof c);
     c.group[sizeof c.group - 1] = c.op[sizeof c.op - 1] = c.what[sizeof c.what - 1] = 0;
-    if (inside && group && c.seq == seq && !strncmp(c.group, group, sizeof c.group - 1))
+    how = condition(c.pid);
+    if (!how[0] && group && (c.seq > seq || (inside && c.seq == seq)) && !strncmp(c.group, group, sizeof c.group - 1))
         return 1;
     if (!c.op[0])
-        snprintf(text, size, "%shas been in no operation yet", condition(c.pid));
+        snprintf(text, size, "%shas been in no operation yet", how);
     else
-        snprintf(text, size, "%s%s %s #%llu of %s (%s)", condition(c.pid), inside ? "is in" : "last was in", c.op, (unsigned long long)c.seq,
-                 c.group, c.what);
+        snprintf(text, size, "%s%s %s #%llu of %s (%s)", how, inside ? "is in" : "last was in", c.op, (unsigned long long)c.seq, c.group, c.what);
     return 0;
 }

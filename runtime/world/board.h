@@ -29,8 +29,8 @@ void cairn_board_destroy(struct cairn_board *b);
 void cairn_board_enter(struct cairn_board *b, int slot, const char *group, uint64_t seq, const char *op, const char *what);
 void cairn_board_leave(struct cairn_board *b, int slot);
 
-/* 1: slot is inside this operation (group NULL: never). Otherwise 0 and one phrase about it in text: "is in barrier #3 of all (save)",
- * "last was in ...", with "stopped" or "has ended" in front if the system says so. */
+/* 1: slot is alive and inside this operation or past it (group NULL: never). Otherwise 0 and one phrase about it in text:
+ * "is in barrier #3 of all (save)", "last was in ...", with "stopped" or "has ended" in front if the system says so. */
 int cairn_board_inside(const struct cairn_board *b, int slot, const char *group, uint64_t seq, char *text, size_t size);
 
 #endif

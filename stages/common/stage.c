@@ -344,6 +344,7 @@ static enum cairn_status stage_try(struct cairn_stage_ctx *ctx, const struct cai
     struct cairn_compute compute = {0};
 
     TRY(cairn_ranks_agree(ctx, "inputs", prepare(ctx, def, a, &compute, err), err));
+    ctx->prepared = 1;
     TRY(compare(ctx, err));
     TRY(attempt_open(ctx, err));
     st = def->work(ctx, err);
@@ -411,7 +412,7 @@ static int nothing_against(const struct cairn_manifest *mine, const struct cairn
     return 1;
 }
 
-/* We were fenced. Is it because another attempt has committed just what we would have, as far as we had come? Then all is done. */
+/* We did not get through. Has another attempt committed just what we would have, as far as we had come? Then all is done. */
 static int other_was_first(const struct cairn_stage_ctx *ctx)
 {
     const struct cairn_digest none = {0, 0};
@@ -458,13 +459,18 @@ static enum cairn_status together(struct cairn_stage_ctx *ctx, const struct cair
     TRY(cairn_ranks_tell(ctx, "committed already", CAIRN_OK, &there, sizeof there, err));
     if (!there)
         st = stage_try(ctx, def, a, err);
-    if (st == CAIRN_EFENCED && ctx->manifest) {
+    /* Fenced, or what we stood on was tidied away by whoever committed: one more look tells. */
+    if (st != CAIRN_OK && st != CAIRN_EAGAIN && ctx->prepared) {
+        enum cairn_status told;
+        struct cairn_error e;
+
         if (ctx->world->rank == 0)
             there = other_was_first(ctx);
-        TRY(cairn_ranks_tell(ctx, "who was first", CAIRN_OK, &there, sizeof there, err));
-        st = there ? CAIRN_OK : CAIRN_EFENCED; /* telling went well; that is not our verdict */
-        if (there)
-            cairn_info("%s: another attempt was first", ctx->dir);
+        told = cairn_ranks_tell(ctx, "who was first", CAIRN_OK, &there, sizeof there, &e);
+        if (told == CAIRN_OK && there) {
+            cairn_info("%s: another attempt was first (here: %s)", ctx->dir, err->text);
+            st = CAIRN_OK;
+        }
     }
     TRY(st);
     ctx->agreed = 0;

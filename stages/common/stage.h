@@ -39,7 +39,8 @@ struct cairn_stage_ctx {
     /* private */
     struct cairn_progress *bar;
     double started_s, told_s, interval_s;
-    int began; /* the attempt */
+    int prepared; /* every rank has its manifest and device */
+    int began;    /* the attempt */
 };
 
 struct cairn_stage_def {

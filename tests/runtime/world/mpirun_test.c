@@ -329,10 +329,10 @@ static enum cairn_status stray(const char *how)
     if (w->rank == 1 && !strcmp(how, "loop"))
         for (;;)
             cairn_sleep_s(1);
+    if (w->rank == 1) /* so that rank 0 is the first to lose patience */
+        w->all->deadline_s = w->commit->deadline_s = 30;
     if (w->rank == 1 && !strcmp(how, "elsewhere"))
         return cairn_group_barrier(w->commit, "the vote", &err);
-    if (w->rank == 1 && !strcmp(how, "silent"))
-        w->all->deadline_s = 30; /* so that rank 0 is the first to lose patience */
     if (!strcmp(how, "silent")) /* rank 0 waits for rank 1, which has nothing to give */
         return w->rank == 0 ? cairn_group_exchange(w->all, "activations", -1, NULL, 0, 1, buf, 8, &err)
                             : cairn_group_barrier(w->all, "the end", &err);
