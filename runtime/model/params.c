@@ -18,7 +18,7 @@
 #include "base/arena.h"
 #include "base/checked.h"
 #include "base/digest.h"
-#include "base/philox.h"
+#include "model/normal.h"
 #include "model/values.h"
 
 #define ALIGN 64
@@ -349,22 +349,6 @@ void cairn_store_free(struct cairn_store *s)
     memset(s, 0, sizeof(*s));
 }
 
-/* Element i of a tensor is normal number i mod 4 of Philox (seed, hash of the name, i / 4). */
-static void fill_normal(float *x, int64_t n, const struct cairn_philox_key *key, double sd)
-{
-    for (int64_t i = 0; i < n; i += 4) {
-        uint64_t block = (uint64_t)i / 4;
-        uint32_t w[4];
-        double z[4];
-
-        cairn_philox(key, (uint32_t)block, (uint32_t)(block >> 32), 0, w);
-        cairn_normal2(w[0], w[1], z);
-        cairn_normal2(w[2], w[3], z + 2);
-        for (int64_t j = 0; j < 4 && i + j < n; j++)
-            x[i + j] = (float)(sd * z[j]);
-    }
-}
-
 static int is_indexer(const char *name)
 {
     return strstr(name, ".indexer.") != NULL;
@@ -393,7 +377,7 @@ enum cairn_status cairn_store_init(struct cairn_store *s, const struct cairn_mod
         if (!s->tensor[i].buf)
             continue;
         if (p->ndim >= 2)
-            fill_normal(h, n, &key, is_indexer(p->name) ? 0.1 : (double)c->init_range);
+            cairn_normal_fill(h, n, &key, is_indexer(p->name) ? 0.1 : (double)c->init_range);
         else
             for (int64_t j = 0; j < n; j++)
                 h[j] = strstr(p->name, "bias") ? 0.0f : 1.0f;
