@@ -1,5 +1,8 @@
 /* attention_test.c - index, attention and attention_bwd: against the references, gradients against finite differences of an fp64
- * formula, packed against paged, rows alone against together, threads, ties and NaN.
+ * formula, packed against paged, rows alone against together, sequences alone against packed, threads, ties and NaN.
+ *
+ * Shapes with W >= 512 and index heads of 128 are those of the large models: back-ends have kernels of their own for them, which
+ * need rows that begin at multiples of 16 bytes.
  */
 #include "lab.h"
 
@@ -16,7 +19,39 @@ static const struct batch batches[] = {
     {3, {5, 33, 40}, 40, "three sequences packed"},
     {2, {130, 17}, 9, "last positions only, as a prompt cut in two"},
     {4, {1, 2, 1, 65}, 1, "decode: one query each"},
+    {3, {300, 2, 258}, 7, "several blocks of keys"},
 };
+
+/* A padding of about `some` that keeps rows of large shapes aligned. */
+static int padding(int width, int some)
+{
+    return width < 128 ? some : 8;
+}
+
+/* Does a large shape go with this batch? On the emulated GPU only with some. */
+static int left_out(const struct batch *b, int W)
+{
+    return getenv("CAIRN_CUDA_OBJECT") && W >= 128 && b->B != 3;
+}
+
+/* |a - b| over |b|, of all elements: rounding errors, not the worst of them. Elements below 0.1 count as that. */
+static void near_norm(struct lab *l, const char *what, const struct thing *a, const struct thing *b, double f32, double bf16)
+{
+    double diff = 0, norm = 0, most = lab_rounds(l) ? bf16 : f32, worst = 0;
+    int64_t at = 0;
+
+    for (int64_t i = 0; i < thing_count(a); i++) {
+        double x = thing_value(a, i), y = thing_value(b, i);
+
+        diff += (x - y) * (x - y);
+        norm += fmax(y * y, 0.01);
+        if (!(fabs(x - y) <= worst))
+            worst = fabs(x - y), at = i;
+    }
+    if (!(diff <= most * most * norm))
+        fail_msg("%s: %s: off by %.3g of its norm %.4g, may be by %.3g; most at element %lld: %.9g, should be %.9g", l->device,
+                 what, sqrt(diff / norm), sqrt(norm), most, (long long)at, thing_value(a, at), thing_value(b, at));
+}
 
 struct setup {
     int N, S, H, W, C, T;
@@ -37,7 +72,7 @@ static void make_batch(struct lab *l, const struct batch *b, int W, int pad, str
         s->S += b->lengths[i];
     }
     s->W = W;
-    s->rows = thing_normal(l, thing_new(l, CAIRN_F32, pad, 2, s->S, W), 1);
+    s->rows = thing_normal(l, thing_new(l, LAB_ACT, pad, 2, s->S, W), 1);
     s->keys = (struct cairn_keys){
         .rows = s->rows->t,
         .pos = thing_ints(l, thing_new(l, CAIRN_I32, 0, 1, s->N), s->pos)->t,
@@ -66,7 +101,7 @@ static struct cairn_keys paged(struct lab *l, const struct batch *b, const struc
         order[i] = order[j];
         order[j] = t;
     }
-    rows = thing_new(l, CAIRN_F32, 1, 2, (used + 2) * page, s->W);
+    rows = thing_new(l, LAB_ACT, padding(s->W, 1), 2, (used + 2) * page, s->W);
     pages = thing_new(l, CAIRN_I32, 0, 2, b->B, P);
     used = 0;
     for (int i = 0; i < b->B; i++)
@@ -136,7 +171,7 @@ static void check_choice(struct lab *l, const struct setup *s, const struct thin
 
 static void index_is_right(struct lab *l)
 {
-    static const int dims[][3] = {{1, 8, 4}, {4, 32, 16}, {9, 20, 7}, {2, 5, 64}};
+    static const int dims[][3] = {{1, 8, 4}, {4, 32, 16}, {9, 20, 7}, {2, 5, 64}, {16, 128, 12}, {32, 128, 60}, {64, 128, 33}};
 
     for (size_t b = 0; b < sizeof batches / sizeof *batches; b++)
         for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
@@ -145,8 +180,10 @@ static void index_is_right(struct lab *l)
             struct thing *q, *w, *one, *two;
             struct cairn_index a;
 
-            make_batch(l, &batches[b], D, 2, &s);
-            q = thing_normal(l, thing_new(l, CAIRN_F32, 1, 3, s.N, H, D), 1);
+            if (left_out(&batches[b], D))
+                continue;
+            make_batch(l, &batches[b], D, padding(D, 2), &s);
+            q = thing_normal(l, thing_new(l, LAB_ACT, padding(D, 1), 3, s.N, H, D), 1);
             w = thing_normal(l, thing_new(l, CAIRN_F32, 3, 2, s.N, H), 1);
             one = thing_new(l, CAIRN_I32, 0, 2, s.N, T);
             two = thing_like(l, one, 1);
@@ -177,7 +214,7 @@ static void index_is_right(struct lab *l)
 }
 
 /* Scores that are exact in fp32, many of them equal, and NaN: the choice is defined to the last key. */
-static void index_ties(struct lab *l)
+static void index_ties_of(struct lab *l, int H, int D)
 {
     enum { S = 200, T = 24 };
     struct batch b = {1, {S}, S, ""};
@@ -185,14 +222,20 @@ static void index_ties(struct lab *l)
     struct thing *q, *w, *idx, *idx_ref;
     struct cairn_index a;
 
-    make_batch(l, &b, 1, 0, &s);
+    make_batch(l, &b, D, 0, &s);
+    memset(s.rows->h, 0, s.rows->bytes);
     for (int i = 0; i < S; i++)
-        *thing_f(s.rows, i) = i % 53 == 7 ? NAN : i % 31 == 3 ? -1.0f : (float)lab_int(l, 0, 5) - (i % 2 ? 0.0f : 1.0f);
+        *thing_f(s.rows, (int64_t)i * D + D - 1) = i % 53 == 7   ? NAN
+                                                   : i % 31 == 3 ? -1.0f
+                                                                 : (float)lab_int(l, 0, 5) - (i % 2 ? 0.0f : 1.0f);
     thing_up(l, s.rows);
-    q = thing_new(l, CAIRN_F32, 0, 3, S, 1, 1);
-    w = thing_new(l, CAIRN_F32, 0, 2, S, 1);
-    for (int n = 0; n < S; n++)
-        *thing_f(q, n) = 1, *thing_f(w, n) = n % 3 == 0 ? 1.0f : n % 3 == 1 ? -1.0f : 0.0f; /* -0 and 0 are ties */
+    q = thing_new(l, LAB_ACT, 0, 3, S, H, D);
+    w = thing_new(l, CAIRN_F32, 0, 2, S, H);
+    memset(q->h, 0, q->bytes);
+    for (int n = 0; n < S * H; n++) {
+        *thing_f(q, (int64_t)n * D + D - 1) = 1;
+        *thing_f(w, n) = n / H % 3 == 0 ? 1.0f : n / H % 3 == 1 ? -1.0f : 0.0f; /* -0 and 0 are ties */
+    }
     thing_up(l, q);
     thing_up(l, w);
     idx = thing_new(l, CAIRN_I32, 0, 2, S, T);
@@ -206,15 +249,15 @@ static void index_ties(struct lab *l)
     lab_equal_bits(l, "ties", idx, idx_ref);
     /* and against an order written down here: by score, then position */
     for (int n = T; n < S; n++) {
-        float weight = *thing_f(w, n);
+        float weight = *thing_f(w, (int64_t)n * H);
         int better[S];
 
         for (int p = 0; p <= n; p++) {
-            float v = *thing_f(s.rows, p), score = isnan(v) ? -INFINITY : weight * (v > 0 ? v : 0);
+            float v = *thing_f(s.rows, (int64_t)p * D + D - 1), score = isnan(v) ? -INFINITY : weight * (v > 0 ? v : 0);
 
             better[p] = 0;
             for (int o = 0; o <= n; o++) {
-                float u = *thing_f(s.rows, o), other = isnan(u) ? -INFINITY : weight * (u > 0 ? u : 0);
+                float u = *thing_f(s.rows, (int64_t)o * D + D - 1), other = isnan(u) ? -INFINITY : weight * (u > 0 ? u : 0);
 
                 better[p] += other > score || (other == score && o < p);
             }
@@ -225,10 +268,20 @@ static void index_ties(struct lab *l)
     }
 }
 
+static void index_ties(struct lab *l)
+{
+    index_ties_of(l, 1, 1);
+    lab_clear(l);
+    index_ties_of(l, 16, 128);
+    lab_clear(l);
+    index_ties_of(l, 32, 128);
+}
+
 /* ---- attention -------------------------------------------------------------------------------------------------------------- */
 
 static const int shapes[][4] = {
-    /* H, W, C, T */ {1, 3, 2, 4}, {6, 40, 32, 16}, {4, 24, 16, 64}, {9, 70, 64, 21}, {2, 130, 129, 40}};
+    /* H, W, C, T */ {1, 3, 2, 4}, {6, 40, 32, 16},    {4, 24, 16, 64},   {9, 70, 64, 21},  {2, 130, 129, 40},
+    {16, 576, 512, 200},           {64, 576, 512, 40}, {5, 520, 512, 64}, {80, 512, 512, 7}};
 
 /* A choice of keys: all when few, else a random ascending set of T. */
 static struct thing *random_choice(struct lab *l, const struct setup *s, int T)
@@ -259,10 +312,12 @@ static void attention_is_right(struct lab *l)
             struct thing *q, *o, *lse, *o2, *lse2, *idx;
             struct cairn_attention a;
 
-            make_batch(l, &batches[b], W, i % 2 ? 3 : 0, &s);
-            q = thing_normal(l, thing_new(l, CAIRN_F32, 2, 3, s.N, H, W), 1);
+            if (left_out(&batches[b], W))
+                continue;
+            make_batch(l, &batches[b], W, i % 2 ? padding(W, 3) : 0, &s);
+            q = thing_normal(l, thing_new(l, LAB_ACT, padding(W, 2), 3, s.N, H, W), 1);
             idx = random_choice(l, &s, T);
-            o = thing_new(l, CAIRN_F32, 1, 3, s.N, H, C);
+            o = thing_new(l, LAB_ACT, padding(W, 1), 3, s.N, H, C);
             lse = thing_new(l, CAIRN_F32, 0, 2, s.N, H);
             o2 = thing_like(l, o, 1);
             lse2 = thing_like(l, lse, 1);
@@ -276,7 +331,9 @@ static void attention_is_right(struct lab *l)
             thing_down(l, lse2);
             /* logits are below 8 in size with errors of W 2^-24 times that; e^l carries them into P, values are below 5 */
             lab_near(l, batches[b].why, lse, lse2, 0x1p-22, (W + 4) * 0x1p-24 * 8);
-            lab_near(l, batches[b].why, o, o2, 0x1p-20, 5 * (W + T + 8) * 0x1p-24 * 8);
+            lab_near(l, batches[b].why, o, o2, 0x1p-20,
+                     5 * (W + T + 8) * 0x1p-24 * 8 + (lab_rounds(l) ? 0x1p-7 : 0)); /* P in bf16 */
+            near_norm(l, batches[b].why, o, o2, 4e-6, 4e-3);
             /* each row alone, from pages: the same bits */
             a.keys = paged(l, &batches[b], &s, 16);
             memset(o2->h, 0xff, o2->bytes);
@@ -306,12 +363,12 @@ static void make_backward(struct lab *l, const struct setup *s, int H, int W, in
 {
     struct cairn_attention f;
 
-    g->q = thing_normal(l, thing_new(l, CAIRN_F32, 2, 3, s->N, H, W), 1);
+    g->q = thing_normal(l, thing_new(l, LAB_ACT, padding(W, 2), 3, s->N, H, W), 1);
     g->idx = random_choice(l, s, T);
-    g->o = thing_new(l, CAIRN_F32, 1, 3, s->N, H, C);
+    g->o = thing_new(l, LAB_ACT, padding(W, 1), 3, s->N, H, C);
     g->lse = thing_new(l, CAIRN_F32, 0, 2, s->N, H);
-    g->d_o = thing_normal(l, thing_new(l, CAIRN_F32, 3, 3, s->N, H, C), 1);
-    g->dq = thing_new(l, CAIRN_F32, 4, 3, s->N, H, W);
+    g->d_o = thing_normal(l, thing_new(l, LAB_ACT, padding(W, 3), 3, s->N, H, C), 1);
+    g->dq = thing_new(l, LAB_ACT, padding(W, 4), 3, s->N, H, W);
     g->dk = thing_normal(l, thing_new(l, CAIRN_F32, 0, 2, s->S, W), 1);
     f = (struct cairn_attention){g->q->t, g->idx->t, g->o->t, g->lse->t, s->keys, 1 / sqrtf((float)W)};
     LAB_OK(l, l->fast->attention(&l->c.stream, &f, &l->err));
@@ -327,7 +384,9 @@ static void backward_is_right(struct lab *l)
             struct grads g;
             struct thing *dq, *dk;
 
-            make_batch(l, &batches[b], W, i % 2 ? 3 : 0, &s);
+            if (left_out(&batches[b], W))
+                continue;
+            make_batch(l, &batches[b], W, i % 2 ? padding(W, 3) : 0, &s);
             make_backward(l, &s, H, W, C, T, &g);
             dq = thing_like(l, g.dq, 1);
             dk = thing_like(l, g.dk, 0);
@@ -351,8 +410,8 @@ static void backward_is_right(struct lab *l)
             LAB_OK(l, l->ref->attention_bwd(&l->c.stream, &g.a, &l->err));
             thing_down(l, dq);
             thing_down(l, dk);
-            lab_near(l, batches[b].why, g.dq, dq, 0x1p-18, 0x1p-24 * 8 * (W + T) * sqrt(C) * 4);
-            lab_near(l, batches[b].why, g.dk, dk, 0x1p-18, 0x1p-24 * 8 * (W + T) * sqrt(C) * 4 * sqrt(s.N * H));
+            near_norm(l, batches[b].why, g.dq, dq, 1e-5, 8e-3);
+            near_norm(l, batches[b].why, g.dk, dk, 1e-5, 8e-3);
             lab_clear(l);
         }
 }
@@ -415,8 +474,74 @@ static void backward_is_the_derivative(struct lab *l)
         down = formula(&s, H, W, C, T, g.a.scale, q, k, g.idx, g.d_o);
         *x = was;
         got = i < s.N * H * W ? *thing_f(g.dq, i) : *thing_f(zero, i - s.N * H * W);
-        if (fabs((up - down) / (2 * step) - got) > 2e-5 + 1e-5 * fabs(got))
+        if (fabs((up - down) / (2 * step) - got) > (lab_rounds(l) ? 2e-2 + 1e-2 * fabs(got) : 2e-5 + 1e-5 * fabs(got)))
             fail_msg("%s: gradient %d is %.8g, the derivative %.8g", l->device, i, got, (up - down) / (2 * step));
+    }
+}
+
+/* A sequence packed with others gives the bits that it gives alone: o, dq, dk. And a key that is NaN reaches no row that does not
+ * see it. */
+static void sequences_are_alone(struct lab *l)
+{
+    static const int dims[][4] = {{3, 24, 16, 9}, {16, 576, 512, 200}, {64, 576, 512, 30}};
+    struct batch b = {3, {5, 33, 71}, 71, ""};
+
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+        int H = dims[i][0], W = dims[i][1], C = dims[i][2], T = dims[i][3], from = 0;
+        struct setup s;
+        struct grads g;
+        struct thing *dq, *dk, *o, *lse, *was = NULL;
+
+        make_batch(l, &b, W, 0, &s);
+        make_backward(l, &s, H, W, C, T, &g);
+        dq = thing_like(l, g.dq, 1), dk = thing_like(l, g.dk, 0), o = thing_like(l, g.o, 1), lse = thing_like(l, g.lse, 1);
+        LAB_OK(l, l->fast->attention_bwd(&l->c.stream, &g.a, &l->err));
+        for (int k = 0; k < b.B; from += b.lengths[k++]) {
+            struct cairn_attention_bwd a = g.a;
+            struct cairn_attention f;
+            int32_t zero[80] = {0};
+            int n = b.lengths[k];
+
+            a.q = cairn_tensor_slice(&g.a.q, 0, from, n), a.idx = cairn_tensor_slice(&g.a.idx, 0, from, n);
+            a.o = cairn_tensor_slice(&o->t, 0, from, n), a.lse = cairn_tensor_slice(&lse->t, 0, from, n);
+            a.d_o = cairn_tensor_slice(&g.a.d_o, 0, from, n), a.dq = cairn_tensor_slice(&dq->t, 0, from, n);
+            a.dk = cairn_tensor_slice(&dk->t, 0, from, n);
+            a.keys.rows = cairn_tensor_slice(&s.keys.rows, 0, from, n);
+            a.keys.pos = cairn_tensor_slice(&s.keys.pos, 0, from, n);
+            a.keys.seq = thing_ints(l, thing_new(l, CAIRN_I32, 0, 1, n), zero)->t;
+            a.keys.start = thing_ints(l, thing_new(l, CAIRN_I32, 0, 1, 1), zero)->t;
+            f = (struct cairn_attention){a.q, a.idx, a.o, a.lse, a.keys, a.scale};
+            LAB_OK(l, l->fast->attention(&l->c.stream, &f, &l->err));
+            LAB_OK(l, l->fast->attention_bwd(&l->c.stream, &a, &l->err));
+        }
+        thing_down(l, g.o), thing_down(l, g.lse), thing_down(l, g.dq), thing_down(l, g.dk);
+        thing_down(l, o), thing_down(l, lse), thing_down(l, dq), thing_down(l, dk);
+        lab_equal_bits(l, "o alone", o, g.o);
+        lab_equal_bits(l, "lse alone", lse, g.lse);
+        lab_equal_bits(l, "dq alone", dq, g.dq);
+        lab_equal_bits(l, "dk alone", dk, g.dk);
+
+        /* the key at position 22 of the second sequence */
+        was = thing_like(l, g.o, 0);
+        *thing_f(s.rows, (int64_t)(5 + 22) * W + W - 1) = *thing_f(s.rows, (int64_t)(5 + 22) * W) = NAN;
+        thing_up(l, s.rows);
+        LAB_OK(l, l->fast->attention(&l->c.stream,
+                                     (&(struct cairn_attention){g.q->t, g.idx->t, g.o->t, g.lse->t, s.keys, g.a.scale}), &l->err));
+        thing_down(l, g.o);
+        for (int n = 0; n < s.N; n++) {
+            int sees = 0;
+
+            for (int j = 0; j < T; j++)
+                sees |= s.seq[n] == 1 && *thing_i(g.idx, (int64_t)n * T + j) == 22;
+            for (int64_t c = 0; c < H * C; c++) {
+                float x = *thing_f(g.o, (int64_t)n * H * C + c), y = *thing_f(was, (int64_t)n * H * C + c);
+
+                if (sees ? !isnan(x) : memcmp(&x, &y, sizeof x))
+                    fail_msg("%s: a NaN at key 22: row %d (%s it) has %g at %lld, without it %g", l->device, n,
+                             sees ? "sees" : "does not see", (double)x, (long long)c, (double)y);
+            }
+        }
+        lab_clear(l);
     }
 }
 
@@ -436,17 +561,17 @@ static void backward_in_runs(struct lab *l)
     }
     for (int n = 0; n < L; n++)
         pos[n] = n;
-    rows = thing_normal(l, thing_new(l, CAIRN_F32, 0, 2, L, W), 1);
-    q = thing_normal(l, thing_new(l, CAIRN_F32, 0, 3, L, H, W), 1);
-    d_o = thing_normal(l, thing_new(l, CAIRN_F32, 0, 3, L, H, C), 1);
+    rows = thing_normal(l, thing_new(l, LAB_ACT, 0, 2, L, W), 1);
+    q = thing_normal(l, thing_new(l, LAB_ACT, 0, 3, L, H, W), 1);
+    d_o = thing_normal(l, thing_new(l, LAB_ACT, 0, 3, L, H, C), 1);
     idx = thing_new(l, CAIRN_I32, 0, 2, L, T);
     for (int n = 0; n < L; n++)
         for (int j = 0; j < T; j++)
             *thing_i(idx, (int64_t)n * T + j) = n < T ? (j <= n ? j : -1) : (int)((int64_t)j * (n + 1) / T);
     thing_up(l, idx);
-    o = thing_new(l, CAIRN_F32, 0, 3, L, H, C);
+    o = thing_new(l, LAB_ACT, 0, 3, L, H, C);
     lse = thing_new(l, CAIRN_F32, 0, 2, L, H);
-    dq = thing_new(l, CAIRN_F32, 0, 3, L, H, W);
+    dq = thing_new(l, LAB_ACT, 0, 3, L, H, W);
     dk = thing_new(l, CAIRN_F32, 0, 2, L, W);
     memset(dk->h, 0, dk->bytes);
     thing_up(l, dk);
@@ -462,8 +587,8 @@ static void backward_in_runs(struct lab *l)
     a.dq = dq2->t, a.dk = dk2->t;
     LAB_OK(l, l->ref->attention_bwd(&l->c.stream, &a, &l->err));
     thing_down(l, dq), thing_down(l, dq2), thing_down(l, dk), thing_down(l, dk2);
-    lab_near(l, "dq", dq, dq2, 0x1p-16, 1e-4);
-    lab_near(l, "dk", dk, dk2, 0x1p-16, 1e-3);
+    near_norm(l, "dq", dq, dq2, 1e-5, 8e-3);
+    near_norm(l, "dk", dk, dk2, 1e-5, 8e-3);
     free(pos);
     free(seq);
 }
@@ -494,6 +619,7 @@ ON_EACH_DEVICE(index_ties)
 ON_EACH_DEVICE(attention_is_right)
 ON_EACH_DEVICE(backward_is_right)
 ON_EACH_DEVICE(backward_is_the_derivative)
+ON_EACH_DEVICE(sequences_are_alone)
 ON_EACH_DEVICE(backward_in_runs)
 ON_EACH_DEVICE(refusals)
 
@@ -505,6 +631,7 @@ int main(void)
         cmocka_unit_test(attention_is_right_test),
         cmocka_unit_test(backward_is_right_test),
         cmocka_unit_test(backward_is_the_derivative_test),
+        cmocka_unit_test(sequences_are_alone_test),
         cmocka_unit_test(backward_in_runs_test),
         cmocka_unit_test(refusals_test),
     };

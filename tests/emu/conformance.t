@@ -3,7 +3,7 @@
 # activations.
 build=${CAIRN_BUILD:-build}
 export CAIRN_TEST_BACKEND=cuda CAIRN_CUDA_OBJECT=cairn-emu.so
-programs="norm rope rows experts loss"
+programs="norm rope rows experts loss attention"
 n=0
 for p in $programs; do
     n=$((n + 1))

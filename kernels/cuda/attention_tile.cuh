@@ -1,0 +1,129 @@
+/* attention_tile.cuh - what the wgmma kernels of attention share: tiles of 64 (row, head) pairs, and what belongs into one. */
+#ifndef CAIRN_KERNELS_CUDA_ATTENTION_TILE_CUH
+#define CAIRN_KERNELS_CUDA_ATTENTION_TILE_CUH
+
+#include "attention.cuh"
+#include "wgmma.cuh"
+
+#define TILE        64           /* pairs, and places of a block of keys */
+#define LINES      (TILE * 128)    /* bytes of 64 lines */
+#define KEY_TILES  9               /* of 64 channels each: W up to 576 */
+#define VALUES     512             /* C */
+#define VALUE_TILES (VALUES / 64)
+#define GROUP_MOST 16
+#define LOG2E      1.44269504088896340736f
+
+#if HAVE_WGMMA
+
+/* The rows of a tile: n .. n + rows - 1, pairs ordered by row, then head. rows = 0: another tile has row n, or it is unfit. */
+struct plan {
+    int rows, seq, pos;   /* pos: of the last row, whose idx is the tile's list of keys */
+    int count;            /* of keys in that list */
+    int each[GROUP_MOST]; /* how many of them row i sees */
+};
+
+/* Does row n (any number) choose all of its positions? */
+__device__ static inline int takes_all(const struct attention_job *k, int64_t n)
+{
+    int b = k->keys.seq[n], p = k->keys.pos[n];
+
+    return b >= 0 && b < k->keys.B && p >= 0 && p < k->T && k->idx[n * k->T + p] >= 0;
+}
+
+/* Row n goes with row n - 1, if its own key is finite. */
+__device__ static inline int follows(const struct attention_job *k, int64_t n)
+{
+    return n > 0 && n < k->N && k->keys.pos[n] % k->G && k->keys.seq[n] == k->keys.seq[n - 1] &&
+           k->keys.pos[n] == k->keys.pos[n - 1] + 1 && takes_all(k, n) && takes_all(k, n - 1);
+}
+
+/* Is there a key at row n's own position, without inf and NaN? A warp. */
+__device__ static inline int own_key_finite(const struct attention_job *k, int64_t n)
+{
+    int64_t row = key_row(&k->keys, k->keys.seq[n], k->keys.pos[n]);
+    int bad = row < 0;
+
+    if (!bad)
+        for (int w = threadIdx.x % 32 * 8; w < k->W; w += 256) {
+            uint4 v = *(const uint4 *)((const bf16 *)k->keys.rows.p + row * k->keys.rows.s[0] + w);
+            const uint32_t u[4] = {v.x, v.y, v.z, v.w};
+
+            for (int i = 0; i < 4; i++)
+                bad |= (u[i] & 0x7f80u) == 0x7f80u || (u[i] & 0x7f800000u) == 0x7f800000u;
+        }
+    return !__any_sync(0xffffffffu, bad);
+}
+
+/* One warp. */
+__device__ static void plan_make(const struct attention_job *k, int64_t n, struct plan *out)
+{
+    int lane = threadIdx.x % 32, rows = 1, pos, count;
+    unsigned with = k->G > 1 ? __ballot_sync(0xffffffffu, lane < k->G && follows(k, n + lane)) : 0;
+
+    if ((with & 1 && own_key_finite(k, n)) || !keys_see(&k->keys, n)) {
+        if (!lane)
+            out->rows = 0;
+        return;
+    }
+    while (rows < k->G && with >> rows & 1 && own_key_finite(k, n + rows))
+        rows++;
+    pos = k->keys.pos[n + rows - 1];
+    count = rows > 1 ? pos + 1 : choice_count(&k->keys, k->idx + n * k->T, k->T, pos);
+    if (lane < GROUP_MOST)
+        out->each[lane] = count - (rows - 1) + lane;
+    if (!lane)
+        out->rows = count ? rows : 0, out->seq = k->keys.seq[n], out->pos = pos, out->count = count;
+}
+
+/* What plan_key does not look at in the rows' idx; thread t of `threads` has a part of it. */
+__device__ static inline void plan_check(const struct attention_job *k, int64_t n, const struct plan *p, int t, int threads)
+{
+    for (int i = 0; i < p->rows; i++)
+        choice_end(&k->keys, k->idx + (n + i) * k->T, k->T, p->each[i], p->rows > 1, t, threads);
+}
+
+/* Row of the key at place j of the tile's list; -1 behind its end. */
+__device__ static inline int plan_key(const struct attention_job *k, const struct plan *p, const int32_t *idx, int j)
+{
+    return j < p->count && choice_good(&k->keys, idx, j, p->pos) ? (int)key_row(&k->keys, p->seq, idx[j]) : -1;
+}
+
+/* Brings the tile's rows of x (N, H, 64 tiles or less), heads h0 .. h0 + heads, into shared memory; zeros elsewhere. All threads of
+ * the block; fence and barrier are the caller's. */
+__device__ static inline void tile_load(const struct arg *x, int64_t n, int rows, int h0, int heads, int width, int tiles,
+                                        unsigned char *to, int threads)
+{
+    for (int i = threadIdx.x; i < TILE * tiles * 8; i += threads) {
+        int r = i / (tiles * 8), c = i % (tiles * 8), g = r / heads, h = r % heads;
+        uint4 v = make_uint4(0, 0, 0, 0);
+
+        if (g < rows && c * 8 < width)
+            v = *(const uint4 *)((const bf16 *)x->p + (n + g) * x->s[0] + (h0 + h) * x->s[1] + c * 8);
+        *(uint4 *)(to + c / 8 * LINES + swizzled(r, c % 8)) = v;
+    }
+}
+
+/* Pairs of columns of a tile of sums, times f[row half], into rows of x: columns w0 .. w0 + 8 * GROUPS. */
+template <int GROUPS>
+__device__ static inline void tile_store(const struct arg *x, int64_t n, int rows, int h0, int heads, int w0, int width,
+                                         const float *d, float f0, float f1)
+{
+    int lane = threadIdx.x % 32, r = threadIdx.x % 128 / 32 * 16 + lane / 4;
+
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int g = (r + 8 * half) / heads, h = (r + 8 * half) % heads;
+        bf16 *to = (bf16 *)x->p + (n + g) * x->s[0] + (h0 + h) * x->s[1] + w0 + lane % 4 * 2;
+
+        if (g < rows)
+#pragma unroll
+            for (int j = 0; j < GROUPS; j++)
+                if (w0 + j * 8 < width) /* + 0: a zero without a sign, with whichever rows the tile was shared */
+                    *(uint32_t *)(to + j * 8) = bf16_pair(fmaf(d[4 * j + 2 * half], half ? f1 : f0, 0.0f),
+                                                          fmaf(d[4 * j + 2 * half + 1], half ? f1 : f0, 0.0f));
+    }
+}
+
+#endif
+
+#endif
