@@ -202,19 +202,21 @@ $(B)/tests/fixture_check: $(B)/obj/tests/fixture_check.o $(call lib,$(LINK_all))
 	$(CC) $(LDFLAGS) $< $(call lib,$(LINK_all)) -o $@ $(call sys,$(LINK_all))
 
 # The GPU back-end on an emulated GPU, for conformance without one: its own sources, compiled against tests/emu instead of CUDA.
-# Dynamic shared memory has no counterpart in C++ and becomes a pointer on the way. Kernels for sm_90a are left out.
-EMU_CU  := $(patsubst kernels/cuda/%.cu,%,$(filter-out %_sm90.cu,$(wildcard kernels/cuda/*.cu)))
-EMU_OBJ := $(EMU_CU:%=$(B)/obj/emu/%.cu.o) $(patsubst kernels/cuda/%.c,$(B)/obj/emu/%.o,$(wildcard kernels/cuda/*.c)) $(B)/obj/emu/emu.o
+# Dynamic shared memory has no counterpart in C++ and becomes a pointer on the way. Left out: kernels for sm_90a, cuBLASLt.
+EMU_NOT := %_sm90 product_wgmma product_lt
+EMU_SRC := $(filter-out $(EMU_NOT),$(basename $(notdir $(wildcard kernels/cuda/*.cu))))
+EMU_OBJ := $(EMU_SRC:%=$(B)/obj/emu/%.cu.o) $(B)/obj/emu/emu.o $(B)/obj/emu/absent.o \
+           $(patsubst %,$(B)/obj/emu/%.o,$(filter-out $(EMU_NOT),$(basename $(notdir $(wildcard kernels/cuda/*.c)))))
 EMU_FLAGS := -Itests/emu -I. -Iruntime -Ikernels/cuda -MMD -MP -O2 -g -ffp-contract=off -fno-strict-aliasing -fPIC -fvisibility=hidden -Wall
 $(B)/obj/emu/%.cc: kernels/cuda/%.cu
 	@mkdir -p $(@D)
-	sed -E 's/extern __shared__ (__align__\([0-9]+\) |alignas\([0-9]+\) )?([A-Za-z_0-9]+) ([A-Za-z_0-9]+)\[\];/\2 *\3 = (\2 *)emu_dynamic_shared;/' $< >$@
+	sed -E 's/extern __shared__ (__align__\([0-9]+\) |alignas\([0-9]+\) )?([A-Za-z_0-9 ]+) ([A-Za-z_0-9]+)\[\];/\2 *\3 = (\2 *)emu_dynamic_shared;/' $< >$@
 $(B)/obj/emu/%.cu.o: $(B)/obj/emu/%.cc
 	$(CXX) -std=c++17 $(EMU_FLAGS) -Wno-unknown-pragmas -c $< -o $@
 $(B)/obj/emu/%.o: kernels/cuda/%.c
 	@mkdir -p $(@D)
 	$(CC) $(STD) -D_GNU_SOURCE $(EMU_FLAGS) -c $< -o $@
-$(B)/obj/emu/emu.o: tests/emu/emu.cc
+$(B)/obj/emu/emu.o $(B)/obj/emu/absent.o: $(B)/obj/emu/%.o: tests/emu/%.cc
 	@mkdir -p $(@D)
 	$(CXX) -std=c++17 $(EMU_FLAGS) -c $< -o $@
 $(B)/lib/cairn-emu.so: $(EMU_OBJ) $(B)/lib/libcairn_base.a

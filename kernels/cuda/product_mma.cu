@@ -5,43 +5,10 @@
  * missing of the last 16 is 0. Neither tile nor stage has a say in its bits. The 16 x 16 tile is for few rows: one warp streams 16
  * rows of weights; floor: bytes of B / memory bandwidth, or k/16 dependent mma.
  */
+#include "mma.cuh"
 #include "product.cuh"
 
 #define BK 64
-
-__device__ static inline uint32_t shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-/* 16 bytes to shared memory, of which n come from global memory and the rest are 0 */
-__device__ static inline void copy16(uint32_t to, const void *from, int n)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(n) : "memory");
-}
-
-__device__ static inline void ldmatrix4(uint32_t r[4], uint32_t from)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(from)
-                 : "memory");
-}
-
-__device__ static inline void ldmatrix4_trans(uint32_t r[4], uint32_t from)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(from)
-                 : "memory");
-}
-
-__device__ static inline void mma(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 /* A stage of one operand. ALONG_K: shared [ROWS][BK], rows are rows of y or columns of it; else shared [BK][ROWS]. Bytes a row: */
 template <int ROWS, bool ALONG_K> struct stage {
@@ -104,7 +71,7 @@ __global__ void __launch_bounds__(WM *WN * 32) mma_tile(const struct product p)
             fetch<BM, A_ALONG_K, THREADS>(s, a, p.as, t.row0, t.row1, k, t.k1, p.wide);                                            \
             fetch<BN, B_ALONG_K, THREADS>(s + SA::bytes, b, p.bs, t.col0, p.n, k, t.k1, p.wide);                                   \
         }                                                                                                                          \
-        asm volatile("cp.async.commit_group;\n" ::: "memory");                                                                     \
+        copy_commit();                                                                     \
     } while (0)
     for (int64_t i = 0; i < STAGES - 1; i++)
         FETCH(i);
@@ -112,7 +79,7 @@ __global__ void __launch_bounds__(WM *WN * 32) mma_tile(const struct product p)
         const unsigned char *s = shared + i % STAGES * (SA::bytes + SB::bytes);
         uint32_t sa = shared_address(s), sb = shared_address(s + SA::bytes);
 
-        asm volatile("cp.async.wait_group %0;\n" ::"n"(STAGES - 2) : "memory");
+        copy_wait<STAGES - 2>();
         __syncthreads();
         FETCH(i + STAGES - 1);
 #pragma unroll

@@ -320,6 +320,26 @@ static inline float __fadd_rn(float a, float b)
 {
     return a + b;
 }
+static inline float __fsub_rn(float a, float b)
+{
+    return a - b;
+}
+static inline double __dadd_rn(double a, double b)
+{
+    return a + b;
+}
+static inline double __dsub_rn(double a, double b)
+{
+    return a - b;
+}
+static inline double __dmul_rn(double a, double b)
+{
+    return a * b;
+}
+static inline double __fma_rn(double a, double b, double c)
+{
+    return fma(a, b, c);
+}
 static inline float __fdiv_rn(float a, float b)
 {
     return a / b;

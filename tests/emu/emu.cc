@@ -10,6 +10,11 @@
 #define MAX_THREADS 1024
 #define STACK       (128 << 10)
 #define SHARED      (227 << 10)
+#ifdef MAP_32BIT
+#define LOW MAP_32BIT /* shared memory has addresses of 32 bits */
+#else
+#define LOW 0
+#endif
 
 enum state { READY, AT_BARRIER, IN_WARP, DONE };
 
@@ -240,7 +245,7 @@ void emu_launch(const char *name, dim3 grid, dim3 block, size_t shared, emu_body
     if (!dynamic) {
         char *stacks = (char *)mmap(NULL, (size_t)MAX_THREADS * STACK, PROT_READ | PROT_WRITE,
                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        char *room = (char *)mmap(NULL, SHARED + 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        char *room = (char *)mmap(NULL, SHARED + 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | LOW, -1, 0);
 
         if (stacks == MAP_FAILED || room == MAP_FAILED)
             abort();
@@ -403,6 +408,20 @@ cudaError_t cudaEventDestroy(cudaEvent_t)
 }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t)
 {
+    return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t *e)
+{
+    *e = NULL;
+    return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t)
+{
+    return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t)
+{
+    *ms = 1;
     return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void *d, const void *s, size_t bytes, enum cudaMemcpyKind, cudaStream_t)

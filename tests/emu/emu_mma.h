@@ -1,0 +1,75 @@
+/* emu_mma.h - the instructions of kernels/cuda/mma.cuh on the emulated GPU. Copies are done at once. Fragments lie as the PTX
+ * manual has them for m16n8k16; the 16 terms of a step are summed in fp64 and added to the accumulator with one rounding. Shared
+ * memory that is addressed by 32 bits is the dynamic one: it is mapped low.
+ */
+#ifndef CAIRN_TESTS_EMU_MMA_H
+#define CAIRN_TESTS_EMU_MMA_H
+
+static inline uint32_t shared_address(const void *p)
+{
+    return (uint32_t)(uintptr_t)p;
+}
+
+static inline void copy16(uint32_t to, const void *from, int n)
+{
+    memset((void *)(uintptr_t)to, 0, 16);
+    memcpy((void *)(uintptr_t)to, from, (size_t)n);
+}
+
+static inline void copy_commit(void)
+{
+}
+
+template <int LEFT> static inline void copy_wait(void)
+{
+}
+
+static inline void ldmatrix4(uint32_t r[4], uint32_t from)
+{
+    const int lane = emu_lane();
+    uint64_t row[32];
+
+    emu_exchange(0xffffffffu, from, row);
+    for (int i = 0; i < 4; i++)
+        memcpy(&r[i], (const char *)(uintptr_t)row[8 * i + lane / 4] + lane % 4 * 4, 4);
+}
+
+static inline void ldmatrix4_trans(uint32_t r[4], uint32_t from)
+{
+    const int lane = emu_lane();
+    uint64_t row[32];
+
+    emu_exchange(0xffffffffu, from, row);
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 2; j++)
+            memcpy((char *)&r[i] + 2 * j, (const char *)(uintptr_t)row[8 * i + lane % 4 * 2 + j] + lane / 4 * 2, 2);
+}
+
+static inline float emu_half(uint64_t word, int i) /* bf16 number i of a word */
+{
+    return __uint_as_float((unsigned)(word >> (16 * i) & 0xffff) << 16);
+}
+
+static inline void mma(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    const int lane = emu_lane(), g = lane / 4, c = lane % 4 * 2;
+    uint64_t low[32], high[32], right[32]; /* k 0-7 of rows g, g+8; k 8-15; b */
+
+    emu_exchange(0xffffffffu, a[0] | (uint64_t)a[1] << 32, low);
+    emu_exchange(0xffffffffu, a[2] | (uint64_t)a[3] << 32, high);
+    emu_exchange(0xffffffffu, b0 | (uint64_t)b1 << 32, right);
+    for (int i = 0; i < 4; i++) {
+        const int row = i / 2, col = c + i % 2; /* of the two rows; column */
+        double sum = 0;
+
+        for (int k = 0; k < 16; k++) {
+            const uint64_t *left = k < 8 ? low : high;
+
+            sum += (double)emu_half(left[g * 4 + k % 8 / 2], 2 * row + k % 2) *
+                   emu_half(right[col * 4 + k % 8 / 2], k / 8 * 2 + k % 2);
+        }
+        d[i] = (float)(d[i] + sum);
+    }
+}
+
+#endif
