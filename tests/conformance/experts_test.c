@@ -197,11 +197,8 @@ static void ways(struct lab *l)
     static const struct {
         int n, e, k, d, kind;
         const char *why;
-    } cases[] = {{0, 4, 2, 8, 0, "no rows"},
-                 {1, 3, 1, 5, 0, "one row"},
-                 {60, 8, 2, 33, 0, "spread"},
-                 {50, 6, 1, 16, 1, "all to one"},
-                 {40, 16, 4, 64, 2, "many empty"}};
+    } cases[] = {{0, 4, 2, 8, 0, "no rows"},      {1, 3, 1, 5, 0, "one row"},       {60, 8, 2, 33, 0, "spread"},
+                 {50, 6, 1, 16, 1, "all to one"}, {40, 16, 4, 64, 2, "many empty"}, {700, 70, 5, 8, 0, "choices beyond one block"}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int N = cases[i].n, E = cases[i].e, K = cases[i].k, D = cases[i].d;
@@ -209,9 +206,9 @@ static void ways(struct lab *l)
                      *token = thing_new(l, CAIRN_I32, 0, 1, N * K);
         struct thing *where = thing_like(l, idx, 1), *off2 = thing_like(l, off, 1), *token2 = thing_like(l, token, 1),
                      *where2 = thing_like(l, idx, 1);
-        struct thing *x = thing_normal(l, thing_new(l, CAIRN_F32, 1, 2, N * K, D), 1),
+        struct thing *x = thing_normal(l, thing_new(l, LAB_ACT, 1, 2, N * K, D), 1),
                      *gate = thing_normal(l, thing_new(l, CAIRN_F32, 0, 2, N, K), 1);
-        struct thing *base = thing_normal(l, thing_new(l, CAIRN_F32, 2, 2, N, D), 1), *y = thing_new(l, CAIRN_F32, 1, 2, N, D),
+        struct thing *base = thing_normal(l, thing_new(l, LAB_ACT, 2, 2, N, D), 1), *y = thing_new(l, LAB_ACT, 1, 2, N, D),
                      *y2 = thing_like(l, y, 1);
         struct thing *dx = thing_like(l, x, 0), *dx2 = thing_like(l, x, 0), *dgate = thing_like(l, gate, 1),
                      *dgate2 = thing_like(l, gate, 1);
@@ -304,11 +301,11 @@ static void swiglu(struct lab *l)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int limited = 0; limited < 2; limited++) {
             int N = shapes[i][0], F = shapes[i][1], pad = shapes[i][2];
-            struct thing *a = thing_normal(l, thing_new(l, CAIRN_F32, pad, 2, N, F), 2),
-                         *u = thing_normal(l, thing_new(l, CAIRN_F32, 0, 2, N, F), 2);
-            struct thing *h = thing_new(l, CAIRN_F32, pad, 2, N, F), *h2 = thing_like(l, h, 1),
-                         *dh = thing_normal(l, thing_new(l, CAIRN_F32, pad, 2, N, F), 1);
-            struct thing *da = thing_new(l, CAIRN_F32, pad, 2, N, F), *du = thing_like(l, da, 1), *da2 = thing_like(l, da, 1),
+            struct thing *a = thing_normal(l, thing_new(l, LAB_ACT, pad, 2, N, F), 2),
+                         *u = thing_normal(l, thing_new(l, LAB_ACT, 0, 2, N, F), 2);
+            struct thing *h = thing_new(l, LAB_ACT, pad, 2, N, F), *h2 = thing_like(l, h, 1),
+                         *dh = thing_normal(l, thing_new(l, LAB_ACT, pad, 2, N, F), 1);
+            struct thing *da = thing_new(l, LAB_ACT, pad, 2, N, F), *du = thing_like(l, da, 1), *da2 = thing_like(l, da, 1),
                          *du2 = thing_like(l, da, 1);
             float limit = limited ? 1.5f : 0;
             struct cairn_swiglu f = {a->t, u->t, h->t, limit};
@@ -329,7 +326,7 @@ static void swiglu(struct lab *l)
             thing_down(l, da), thing_down(l, du), thing_down(l, da2), thing_down(l, du2);
             lab_near(l, "da", da, da2, 16 * 0x1p-24, 16 * 0x1p-24);
             lab_near(l, "du", du, du2, 8 * 0x1p-24, 1e-36);
-            for (int j = 4; j < N * F; j++) {
+            for (int j = 4; j < N * F && !lab_rounds(l); j++) {
                 double x = *thing_f(a, j), y = *thing_f(u, j), d = *thing_f(dh, j), s = 1e-5, ga, gu;
                 double lim = limited ? 1.5 : 1e30;
 
