@@ -223,6 +223,12 @@ $(B)/lib/cairn-emu.so: $(EMU_OBJ) $(B)/lib/libcairn_base.a
 	@mkdir -p $(@D)
 	$(CXX) -shared $^ -Wl,--exclude-libs,ALL -o $@ $(SYS_base)
 
+# What is measured on a GPU by itself: tests/gpu/bench_NAME.c.
+GPU_BENCHES := $(patsubst tests/gpu/%.c,$(B)/tests/%,$(wildcard tests/gpu/bench_*.c))
+$(GPU_BENCHES): $(B)/tests/%: $(B)/obj/tests/gpu/%.o $(call lib,$(LINK_kernels))
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $< $(call lib,$(LINK_kernels)) -o $@ $(call sys,$(LINK_kernels))
+
 # Programs that tests/slurm starts under srun.
 $(B)/tests/pmi_hello: $(B)/obj/tests/slurm/pmi_hello.o $(call lib,$(LINK_world))
 	@mkdir -p $(@D)
