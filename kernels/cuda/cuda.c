@@ -81,7 +81,9 @@ static void numerics(struct cairn_device *dev, char *out, int n)
 {
     const struct cuda *d = dev->state;
 
-    snprintf(out, (size_t)n, "cuda sm_%d %s ops%d", d->sm, d->act == CAIRN_F32 ? "f32" : "bf16", OPS_VERSION);
+    /* the toolkit's: exp, log, sincos and the compiler's choices are its own */
+    snprintf(out, (size_t)n, "cuda %d.%d sm_%d %s ops%d", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, d->sm,
+             d->act == CAIRN_F32 ? "f32" : "bf16", OPS_VERSION);
 }
 
 /* Host threads: the ops use none, so the number is only kept. */
@@ -95,8 +97,6 @@ static int get_threads(struct cairn_device *dev)
     return ((struct cuda *)dev->state)->threads;
 }
 
-#define WEAK(op) extern __typeof__(cairn_##op##_cuda) cairn_##op##_cuda __attribute__((weak));
-CAIRN_OPS(WEAK)
 #define OP(op) .op = cairn_##op##_cuda,
 static const struct cairn_ops ops = {CAIRN_OPS(OP)};
 

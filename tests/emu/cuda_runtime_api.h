@@ -43,6 +43,8 @@ struct cudaPointerAttributes {
     enum cudaMemoryType type;
 };
 
+#define CUDART_VERSION 0 /* none of CUDA's */
+
 #define cudaStreamNonBlocking  1
 #define cudaEventDisableTiming 2
 #define cudaHostAllocMapped    2
