@@ -129,7 +129,8 @@ static enum cairn_status check_places(struct cairn_st_tensor *t, int n, int64_t 
 {
     int64_t at = base;
 
-    qsort(t, (size_t)n, sizeof *t, by_place);
+    if (n)
+        qsort(t, (size_t)n, sizeof *t, by_place);
     for (int i = 0; i < n; i++) {
         if (t[i].at != at)
             return cairn_fail(err, CAIRN_EDATA, "%s: tensor %.200s begins at byte %lld of the data, %s byte %lld", where, t[i].name,
