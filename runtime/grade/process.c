@@ -23,10 +23,10 @@
 #define AHEAD_MAX       256 /* requests sent before the first verdict is back */
 #define AHEAD_BYTES_MAX ((size_t)4 << 20)
 
-#if defined(__SANITIZE_ADDRESS__)
-#define LIMIT_MEMORY 0
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define LIMIT_MEMORY 0 /* their shadow alone takes more addresses */
 #elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define LIMIT_MEMORY 0
 #endif
 #endif
