@@ -40,6 +40,11 @@ enum cairn_status cairn_recipe_limits(const struct cairn_recipe *r, struct cairn
         if (!cairn_words_has(words[i].words, v))
             return cairn_recipe_fail(r, words[i].path, err, "%s: this build %s", v, words[i].can);
     }
+    if (cairn_recipe_bool(r, "rollout.carry"))
+        return cairn_recipe_fail(r, "rollout.carry", err, "true: this build draws the prompts of surplus groups again");
+    if (json_array_size(cairn_recipe_list(r, "rollout.store")))
+        return cairn_recipe_fail(r, "rollout.store", err, "%s: this build keeps tokens and log-probabilities only",
+                                 json_string_value(json_array_get(cairn_recipe_list(r, "rollout.store"), 0)));
     if (cairn_recipe_has(r, "sync.node_store"))
         return cairn_recipe_fail(r, "sync.node_store", err, "this build keeps nothing on the node between jobs");
     if (cairn_recipe_has(r, "train.truncation") && !strcmp(cairn_recipe_str(r, "train.truncation"), "correct"))

@@ -7,16 +7,6 @@
 
 #define EVAL_STEP 0x80000000u
 
-/* What is not built yet is refused, by key. */
-static enum cairn_status limits(const struct cairn_recipe *r, struct cairn_error *err)
-{
-    if (cairn_recipe_bool(r, "rollout.carry"))
-        return cairn_recipe_fail(r, "rollout.carry", err, "true: this build draws the prompts of surplus groups again");
-    if (json_array_size(cairn_recipe_list(r, "rollout.store")))
-        return cairn_recipe_fail(r, "rollout.store", err, "this build keeps tokens and log-probabilities only");
-    return CAIRN_OK;
-}
-
 static const json_t *eval_set(const struct cairn_recipe *r, const char *name)
 {
     const json_t *sets = cairn_recipe_get(r, "data.eval");
@@ -58,7 +48,6 @@ enum cairn_status cairn_rollout_how(struct cairn_rollout_how *h, const struct ca
     enum cairn_status st = CAIRN_OK;
     const json_t *set;
 
-    TRY(limits(r, err));
     *h = (struct cairn_rollout_how){.samples = (int)cairn_recipe_i64(r, "rollout.samples"),
                                     .groups = cairn_recipe_i64(r, "rollout.prompts"),
                                     .limit = -1,
