@@ -75,6 +75,20 @@ setup() {
     says "is a checkpoint, not a run"
 }
 
+@test "a directory that is not there is 69, whoever wants it" {
+    none=$BATS_TEST_TMPDIR/none
+    printf '{"ids":[1]}\n' >"$BATS_TEST_TMPDIR/ids"
+    for verb in "status $none" "verify $none" "digest $none" "inspect $none" "import $none --out $none" "import $none --dry-run" \
+        "export $none --out $none" "logprobs $none --tokens $BATS_TEST_TMPDIR/ids" "generate $none --ids $BATS_TEST_TMPDIR/ids" \
+        "eval $none --set $BATS_TEST_TMPDIR/ids" "replay $none --score $micro" "replay $none --train --run $none" \
+        "amend $none run.steps=3 --from-step 2" "stop $none" "gc $none" "doctor $none"; do
+        # shellcheck disable=SC2086
+        is 69 "$cairn" $verb
+        says "$none"
+        [ ! -e "$none" ]
+    done
+}
+
 @test "the version is printed" {
     is 0 "$cairn" --version
     says "cairn "

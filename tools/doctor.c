@@ -247,11 +247,12 @@ static enum cairn_status files_check(struct report *r, const char *dir, struct c
     } tries[] = {{"hard links that refuse to replace", link_try, NOTE}, {"exclusive creation", excl_try, MISSING},
                  {"flock", flock_try, NOTE},                            {"fsync of directories", dir_sync_try, MISSING}};
     struct statvfs v;
+    enum cairn_status st = cairn_dir_expect(dir, err);
     struct trial t;
     char found[160];
 
-    if (!cairn_path_is_dir(dir))
-        return cairn_fail(err, CAIRN_ENOINPUT, "%s: no such directory", dir);
+    if (st != CAIRN_OK)
+        return st;
     snprintf(t.dir, sizeof t.dir, "%s/.cairn-doctor.XXXXXX", dir);
     if (strlen(dir) > 4000 || !mkdtemp(t.dir))
         return cairn_fail_errno(err, errno, "%s: cannot make a directory in it", dir);

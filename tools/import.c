@@ -225,8 +225,7 @@ int cairn_verb_import(int argc, char **argv)
     config = cairn_path_join(a.dir, "config.json");
     if (!adapter || !config)
         TRY(CAIRN_NOMEM(&err));
-    if (!cairn_path_is_dir(a.dir))
-        TRY(cairn_fail(&err, CAIRN_EDATA, "%s: %s", a.dir, cairn_path_exists(a.dir) ? "not a directory" : "no such directory"));
+    TRY(cairn_dir_expect(a.dir, &err));
     is_adapter = cairn_path_exists(adapter) && !cairn_path_exists(config);
     if (is_adapter && !a.base)
         TRY(cairn_fail(&err, CAIRN_EUSAGE, "%s is an adapter: name the imported checkpoint it stands on with --base", a.dir));

@@ -273,8 +273,7 @@ int cairn_verb_verify(int argc, char **argv)
     cairn_signals_install();
     if (!(a.bad = json_array()))
         TRY(CAIRN_NOMEM(&err));
-    if (!cairn_path_is_dir(a.dir))
-        TRY(cairn_fail(&err, CAIRN_ENOINPUT, "%s: %s", a.dir, cairn_path_exists(a.dir) ? "not a directory" : "no such directory"));
+    TRY(cairn_dir_expect(a.dir, &err));
     if (a.repair) {
         if (!is_run(a.dir))
             TRY(cairn_fail(&err, CAIRN_ENOINPUT, "%s: no run here (run.json is missing); only a run can make again what it loses", a.dir));

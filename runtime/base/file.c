@@ -360,6 +360,14 @@ int cairn_path_is_dir(const char *path)
     return look(path, &sb) == 1 && S_ISDIR(sb.st_mode);
 }
 
+enum cairn_status cairn_dir_expect(const char *path, struct cairn_error *err)
+{
+    if (cairn_path_is_dir(path))
+        return CAIRN_OK;
+    return cairn_path_exists(path) ? cairn_fail(err, CAIRN_EDATA, "%s: not a directory", path)
+                                   : cairn_fail(err, CAIRN_ENOINPUT, "%s: no such directory", path);
+}
+
 int64_t cairn_file_size(const char *path)
 {
     struct stat sb;

@@ -37,6 +37,8 @@ enum cairn_status cairn_dir_make(const char *path, struct cairn_error *err);  /*
 enum cairn_status cairn_tree_remove(const char *path, struct cairn_error *err);
 int cairn_path_exists(const char *path); /* follows links; 0: certainly absent, 1 also if it cannot be told */
 int cairn_path_is_dir(const char *path);
+/* A directory that somebody named: CAIRN_ENOINPUT "PATH: no such directory", CAIRN_EDATA "PATH: not a directory". */
+enum cairn_status cairn_dir_expect(const char *path, struct cairn_error *err);
 int64_t cairn_file_size(const char *path); /* -1 if it is no regular file */
 /* malloc'ed "a/b"; b alone if it is absolute. NULL without memory. */
 char *cairn_path_join(const char *a, const char *b);

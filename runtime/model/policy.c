@@ -172,8 +172,7 @@ enum cairn_status cairn_policy_open(struct cairn_policy *p, const char *dir, con
     enum cairn_status st = CAIRN_OK;
 
     memset(p, 0, sizeof(*p));
-    if (!cairn_path_is_dir(dir))
-        return cairn_fail(err, CAIRN_EDATA, "%s: no such directory", dir);
+    TRY(cairn_dir_expect(dir, err));
     if (has(dir, CAIRN_MANIFEST_NAME))
         TRY(open_artefact(p, dir, o, k, err));
     else if (has(dir, "epoch"))
@@ -308,8 +307,9 @@ enum cairn_status cairn_policy_import(const char *dir, const char *peft_dir, con
     enum cairn_dtype dtype;
 
     *existed = 0;
+    TRY(cairn_dir_expect(base_dir, err));
     if (!m || !real)
-        TRY(cairn_fail(err, m ? CAIRN_EDATA : CAIRN_ENOSPACE, "%s: no such directory", base_dir));
+        TRY(CAIRN_NOMEM(err));
     TRY(cairn_reader_open(&base, base_dir, &expect, err));
     TRY(cairn_policy_config(&c, cairn_reader_manifest(base), NULL, base_dir, err));
     TRY(cairn_param_table_create(&t, &c, err));

@@ -182,7 +182,7 @@ static void bad_input(void **state)
         {CAIRN_EUSAGE, MODELS "glm52-tiny --nonsense", ""},
         {CAIRN_EUSAGE, MODELS "glm52-tiny/adapter --out X", "--base"},
         {CAIRN_EUSAGE, MODELS "glm52-tiny --base Y --out X", "--base is for adapters"},
-        {CAIRN_EDATA, MODELS "nowhere --out X", "no such directory"},
+        {CAIRN_ENOINPUT, MODELS "nowhere --out X", "no such directory"},
         {CAIRN_EDATA, MODELS " --out X", "config.json"},
         {CAIRN_ENOINPUT, MODELS "glm52-tiny/adapter --base /tmp/none --out X", "not committed"},
     };

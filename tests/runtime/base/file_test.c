@@ -141,6 +141,9 @@ static void directories(void **state)
     assert_true(cairn_path_is_dir(deep));
     assert_int_equal(cairn_file_create(file, "1", 1, &err), CAIRN_OK);
     assert_false(cairn_path_is_dir(file));
+    assert_int_equal(cairn_dir_expect(deep, &err), CAIRN_OK);
+    assert_int_equal(cairn_dir_expect(file, &err), CAIRN_EDATA);
+    assert_int_equal(cairn_dir_expect(link, &err), CAIRN_ENOINPUT);
     assert_true(cairn_path_exists(file));
     assert_int_equal(cairn_dir_make(file, &err), CAIRN_EIO);
     assert_int_equal(cairn_dir_make(below, &err), CAIRN_EIO);

@@ -560,7 +560,8 @@ static void refused(void **state)
         enum cairn_status st;
         const char *says;
     } t[] = {
-        {"tests/fixtures/models/none", CAIRN_EDATA, "no such directory"},
+        {"tests/fixtures/models/none", CAIRN_ENOINPUT, "no such directory"},
+        {"tests/fixtures/README.md", CAIRN_EDATA, "not a directory"},
         {"tests/fixtures/models", CAIRN_EDATA, "is no model"},
         {"tests/fixtures/models/glm51-tiny/adapter", CAIRN_EDATA, "--adapter"},
     };
