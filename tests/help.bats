@@ -89,6 +89,26 @@ setup() {
     done
 }
 
+@test "what is refused leaves no trace, and takes nothing away" {
+    printf '{"prompt": "1", "answer": 1}\n' >"$BATS_TEST_TMPDIR/ids"
+    for verb in init run submit; do
+        for why in 'data.prompts=[{path: nowhere.jsonl}]' 'model.tokenizer=nowhere.json'; do
+            is 78 "$cairn" $verb "$micro" --run "$BATS_TEST_TMPDIR/a/b/run" "$why"
+            [ ! -e "$BATS_TEST_TMPDIR/a" ]
+            mkdir -p "$BATS_TEST_TMPDIR/there/mine"
+            is 78 "$cairn" $verb "$micro" --run "$BATS_TEST_TMPDIR/there/run" "$why"
+            [ "$(ls -A "$BATS_TEST_TMPDIR/there")" = mine ]
+            mkdir "$BATS_TEST_TMPDIR/there/empty"
+            is 78 "$cairn" $verb "$micro" --run "$BATS_TEST_TMPDIR/there/empty" "$why"
+            [ -d "$BATS_TEST_TMPDIR/there/empty" ]
+            rm -r "$BATS_TEST_TMPDIR/there/empty"
+        done
+    done
+    is 0 "$cairn" init "$micro" --run "$BATS_TEST_TMPDIR/run"
+    is 78 "$cairn" init "$micro" --run "$BATS_TEST_TMPDIR/run" train.learning_rate=7e-3
+    is 0 "$cairn" status "$BATS_TEST_TMPDIR/run"
+}
+
 @test "the version is printed" {
     is 0 "$cairn" --version
     says "cairn "

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/signals.h"
-#include "stages/common/lock.h"
+#include "stages/common/place.h"
 #include "base/file.h"
 #include "tools/cli.h"
 #include "tools/recipe_args.h"
@@ -70,7 +70,7 @@ int cairn_verb_init(int argc, char **argv)
     struct args a = {0};
     struct cairn_recipe *recipe = NULL;
     struct cairn_run *run = NULL;
-    struct cairn_lock *lock = NULL;
+    struct cairn_place place = {0};
     int done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done);
 
     if (usage || done)
@@ -84,8 +84,7 @@ int cairn_verb_init(int argc, char **argv)
     } else {
         char hex[33];
 
-        TRY(cairn_dir_make(a.recipe.run, &err));
-        TRY(cairn_lock_take(&lock, a.recipe.run, &err));
+        TRY(cairn_place_take(&place, a.recipe.run, 1, &err));
         TRY(cairn_run_init(&run, a.recipe.run, recipe, &err));
         recipe = NULL;
         cairn_digest_hex(run->hash, hex);
@@ -97,7 +96,7 @@ int cairn_verb_init(int argc, char **argv)
     TRY(cairn_cli_flush(&err));
 out:
     cairn_run_close(run);
-    cairn_lock_drop(lock);
+    cairn_place_leave(&place);
     cairn_recipe_free(recipe);
     return st == CAIRN_OK ? 0 : cairn_cli_fail("init", &err);
 }

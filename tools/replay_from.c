@@ -18,7 +18,7 @@
 #include "ckpt/attempt.h"
 #include "ckpt/retention.h"
 #include "model/policy.h"
-#include "stages/common/lock.h"
+#include "stages/common/place.h"
 #include "stages/common/rollouts.h"
 #include "stages/common/stage.h"
 #include "stages/rollout/prompting.h"
@@ -462,7 +462,7 @@ enum cairn_status cairn_replay_from(const struct cairn_replay_opts *o, struct ca
     const struct cairn_link l = {1, CAIRN_STAGE_ROLLOUT, NULL};
     enum cairn_status st = CAIRN_OK;
     struct cairn_recipe *recipe = NULL;
-    struct cairn_lock *lock = NULL;
+    struct cairn_place place = {0};
     struct cairn_run *run = NULL;
     struct making k = {0};
     char *path = NULL;
@@ -470,8 +470,7 @@ enum cairn_status cairn_replay_from(const struct cairn_replay_opts *o, struct ca
     TRY(file_spool(o->from, o->recipe.run, &path, err));
     TRY(file_check(path, err));
     TRY(recipe_make(&recipe, o, path, err));
-    TRY(cairn_dir_make(o->recipe.run, err));
-    TRY(cairn_lock_take(&lock, o->recipe.run, err));
+    TRY(cairn_place_take(&place, o->recipe.run, 1, err));
     TRY(cairn_run_init(&run, o->recipe.run, recipe, err));
     recipe = NULL;
     if (!cairn_link_done(run, &l))
@@ -480,7 +479,7 @@ enum cairn_status cairn_replay_from(const struct cairn_replay_opts *o, struct ca
 out:
     making_free(&k);
     cairn_run_close(run);
-    cairn_lock_drop(lock);
+    cairn_place_leave(&place);
     cairn_recipe_free(recipe);
     free(path);
     return st;

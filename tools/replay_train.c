@@ -13,7 +13,7 @@
 #include "base/str.h"
 #include "ckpt/attempt.h"
 #include "ckpt/retention.h"
-#include "stages/common/lock.h"
+#include "stages/common/place.h"
 #include "tools/artefact_copy.h"
 #include "tools/launch.h"
 #include "tools/replay.h"
@@ -168,7 +168,7 @@ enum cairn_status cairn_replay_train(const struct cairn_replay_opts *o, struct c
     enum cairn_status st = CAIRN_OK;
     struct cairn_run *old = NULL, *run = NULL;
     struct cairn_recipe *recipe = NULL;
-    struct cairn_lock *lock = NULL;
+    struct cairn_place place = {0};
     char *there = NULL;
     int64_t steps;
 
@@ -178,8 +178,7 @@ enum cairn_status cairn_replay_train(const struct cairn_replay_opts *o, struct c
         TRY(cairn_fail(err, CAIRN_EUSAGE, "--run %s is the run whose rollouts are to be used; name a new one", o->recipe.run));
     TRY(steps_count(old, &steps, err));
     TRY(recipe_make(&recipe, old, o, steps, err));
-    TRY(cairn_dir_make(o->recipe.run, err));
-    TRY(cairn_lock_take(&lock, o->recipe.run, err));
+    TRY(cairn_place_take(&place, o->recipe.run, 1, err));
     TRY(cairn_run_init(&run, o->recipe.run, recipe, err));
     recipe = NULL;
     TRY(chain_walk(old, run, o, err));
@@ -187,7 +186,7 @@ enum cairn_status cairn_replay_train(const struct cairn_replay_opts *o, struct c
 out:
     cairn_run_close(run);
     cairn_run_close(old);
-    cairn_lock_drop(lock);
+    cairn_place_leave(&place);
     cairn_recipe_free(recipe);
     free(there);
     return st;

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "ckpt/manifest.h"
-#include "stages/common/lock.h"
+#include "stages/common/place.h"
 #include "tools/cli.h"
 #include "tools/launch.h"
 #include "tools/recipe_args.h"
@@ -127,7 +127,7 @@ int cairn_verb_run(int argc, char **argv)
     struct args a = {0};
     struct cairn_recipe *recipe = NULL;
     struct cairn_run *run = NULL;
-    struct cairn_lock *lock = NULL;
+    struct cairn_place place = {0};
     int done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done);
     double t0 = cairn_now_s();
 
@@ -138,8 +138,7 @@ int cairn_verb_run(int argc, char **argv)
     cairn_signals_install();
     cairn_log_quiet(a.quiet || a.json);
     TRY(cairn_recipe_load(&recipe, a.recipe.recipe, a.recipe.overrides, a.recipe.override, &err));
-    TRY(cairn_dir_make(a.recipe.run, &err));
-    TRY(cairn_lock_take(&lock, a.recipe.run, &err));
+    TRY(cairn_place_take(&place, a.recipe.run, 1, &err));
     TRY(cairn_run_init(&run, a.recipe.run, recipe, &err));
     recipe = NULL;
     TRY(origin_check(run, &err));
@@ -147,7 +146,7 @@ int cairn_verb_run(int argc, char **argv)
     cairn_info("%s: done in %.0f s", run->dir, cairn_now_s() - t0);
 out:
     cairn_run_close(run);
-    cairn_lock_drop(lock);
+    cairn_place_leave(&place);
     cairn_recipe_free(recipe);
     return st == CAIRN_OK ? 0 : cairn_cli_fail("run", &err);
 }

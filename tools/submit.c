@@ -12,6 +12,7 @@
 #include "base/signals.h"
 #include "slurm/submit.h"
 #include "stages/common/lock.h"
+#include "stages/common/place.h"
 #include "tools/cli.h"
 #include "tools/recipe_args.h"
 #include "tools/verbs.h"
@@ -81,7 +82,7 @@ static enum cairn_status run_make(const struct args *a, struct cairn_run **run, 
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_recipe *recipe = NULL;
-    struct cairn_lock *lock = NULL;
+    struct cairn_place place = {0};
     const char *dir = a->recipe.run ? a->recipe.run : a->recipe.recipe;
     int from_run = is_run(a->recipe.recipe);
     char *file = NULL;
@@ -96,14 +97,11 @@ static enum cairn_status run_make(const struct args *a, struct cairn_run **run, 
     if (!file)
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_recipe_load(&recipe, file, a->recipe.overrides, a->recipe.override, err));
-    TRY(cairn_dir_make(dir, err));
-    for (int i = 0; (st = cairn_lock_take(&lock, dir, err)) == CAIRN_EAGAIN && i < 100 && !cairn_stop_requested(); i++)
-        ; /* another submit is through in a moment; a cairn run is not */
-    TRY(st);
+    TRY(cairn_place_take(&place, dir, 100, err)); /* another submit is through in a moment; a cairn run is not */
     TRY(cairn_run_init(run, dir, recipe, err));
     recipe = NULL;
 out:
-    cairn_lock_drop(lock);
+    cairn_place_leave(&place);
     cairn_recipe_free(recipe);
     free(file);
     return st;

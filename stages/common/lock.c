@@ -7,11 +7,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+
+/* Whether path still leads to the open file: a directory that was given up takes its lock along (place.h). */
+static int leads_to(const char *path, int fd)
+{
+    struct stat a, b;
+
+    return !stat(path, &a) && !fstat(fd, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
 
 /* Who only looks (cairn_lock_held) holds it for an instant: so somebody who takes it tries for a while before giving up. */
 #define TRIES 20
@@ -56,6 +65,8 @@ enum cairn_status cairn_lock_take(struct cairn_lock **out, const char *dir, stru
         }
         cairn_sleep_s(PAUSE_S);
     }
+    if (!leads_to(path, fd))
+        TRY(cairn_fail(err, CAIRN_EAGAIN, "%s: went while its lock was waited for; run again", dir));
     gethostname(host, sizeof host - 1);
     n = snprintf(text, sizeof text, "host %s pid %ld\n", host, (long)getpid());
     if (ftruncate(fd, 0))
