@@ -53,8 +53,8 @@ enum cairn_status cairn_known_load(struct cairn_stage_ctx *ctx, struct cairn_tra
     TRY(cairn_trainer_gather(t, name, st, &(double){bad}, 1, good, err));
     for (int r = 0; r < t->ranks; r++)
         bad |= good[r] != 0;
-    if (bad && !t->rank) /* a directory without a manifest is taken along */
-        st = cairn_artefact_drop(dir, err);
+    if (!t->rank) /* a directory without a manifest is taken along; who committed it may have been killed before it was durable and tidy */
+        st = bad ? cairn_artefact_drop(dir, err) : cairn_artefact_settle(dir, err);
     TRY(cairn_trainer_agree(t, name, st, err));
     *found = !bad;
 out:
