@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,9 +14,11 @@
 #include <unistd.h>
 
 #include "base/build.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/signals.h"
 #include "base/str.h"
+#include "tools/reach.h"
 
 int64_t cairn_launch_ranks(const struct cairn_run *run, const struct cairn_link *l)
 {
@@ -53,6 +56,7 @@ struct child {
     int64_t threads;            /* 0: as the recipe says */
     pid_t pid;                  /* 0: it has ended, with status */
     int status;
+    int told;                   /* to stop */
 };
 
 /* What Open MPI asks of somebody who means it; other launchers do not look. Its ranks are ours to place (threads roam over all cores), and its
@@ -136,18 +140,54 @@ static void on_child(int signo)
     (void)signo; /* there is somebody to wait for: sigsuspend returns */
 }
 
-/* mpirun takes SIGTERM for "kill them"; SIGUSR1 it passes on. */
-static void stop_all(const struct child *c, int64_t n)
+/* malloc'ed path of the link's program; NULL: unknown. */
+static char *program_path(const struct cairn_link *l)
 {
-    for (int64_t i = 0; i < n; i++)
-        if (c[i].pid)
-            kill(c[i].pid, c[i].ranks > 1 ? SIGUSR1 : SIGTERM);
+    const char *install = cairn_install_dir();
+
+    return install ? cairn_format("%s/bin/cairn-%s", install, cairn_stage_name(l->stage)) : NULL;
+}
+
+/* Ranks are told when all of them are there, or some have been for a while; mpirun itself only when none come to be seen: it takes SIGTERM for
+ * "kill them" and dies of SIGUSR1 while it starts. */
+static int ranks_stop(const struct child *c, double waited_s)
+{
+    char *program = program_path(c->link);
+    int there = program ? cairn_reach_count(c->pid, program) : 0, told = 1;
+
+    if (there == c->ranks || (there && waited_s > 1))
+        cairn_reach(c->pid, program, SIGUSR1);
+    else if (waited_s > 5)
+        kill(c->pid, SIGUSR1);
+    else
+        told = 0;
+    free(program);
+    return told;
+}
+
+/* 1: all have been told. */
+static int stop_all(struct child *c, int64_t n, double waited_s)
+{
+    int all = 1;
+
+    for (int64_t i = 0; i < n; i++) {
+        if (!c[i].pid || c[i].told)
+            continue;
+        if (c[i].ranks > 1)
+            c[i].told = ranks_stop(&c[i], waited_s);
+        else
+            c[i].told = !kill(c[i].pid, SIGTERM);
+        all &= c[i].told;
+    }
+    return all;
 }
 
 /* Waits for all; passes one stop on, and stops the others when one has failed. Stops and SIGCHLD are blocked but for the sleep, so that none slips
  * in between. */
 static enum cairn_status children_wait(struct child *c, int64_t n, const sigset_t *mask, struct cairn_error *err)
 {
+    const struct timespec soon = {0, 20000000};
+    double since = 0;
     int told = 0;
 
     for (;;) {
@@ -167,8 +207,10 @@ static enum cairn_status children_wait(struct child *c, int64_t n, const sigset_
         if (!open)
             return CAIRN_OK;
         if ((failed || cairn_stop_requested()) && !told) {
-            stop_all(c, n);
-            told = 1;
+            since = since > 0 ? since : cairn_now_s();
+            told = stop_all(c, n, cairn_now_s() - since);
+            if (!told)
+                ppoll(NULL, 0, &soon, mask);
             continue;
         }
         sigsuspend(mask);
@@ -206,7 +248,9 @@ static enum cairn_status verdict(const struct child *c, struct cairn_error *err)
         snprintf(shard, sizeof shard, " --shard %lld/%lld", (long long)c->task, (long long)c->tasks);
     if (c->ranks > 1 && code > 128 && code < 128 + 64) /* as mpirun tells that a rank was killed */
         signo = code - 128;
-    if (signo) /* from outside (an administrator, the kernel out of memory), or by a fault of its own */
+    if (signo && code < 0 && c->ranks > 1 && cairn_stop_requested()) /* mpirun itself: some signals it does not survive while it starts */
+        st = cairn_fail(err, CAIRN_EAGAIN, "%s: mpirun was stopped, and died of signal %d (%s); run again to go on", link, signo, strsignal(signo));
+    else if (signo) /* from outside (an administrator, the kernel out of memory), or by a fault of its own */
         st = cairn_fail(err, from_outside(signo) ? CAIRN_EAGAIN : CAIRN_EBUG, "%s: %scairn-%s%s was killed by signal %d (%s); run again to go on", link,
                         code > 0 ? "a rank of " : "", stage, shard, signo, strsignal(signo));
     else if (code == CAIRN_EAGAIN)
@@ -214,6 +258,8 @@ static enum cairn_status verdict(const struct child *c, struct cairn_error *err)
     else if (code && code_known(code))
         st = cairn_fail(err, (enum cairn_status)code, "%s: cairn-%s --step %lld%s ended with %d; its sentence stands above, and in %s/log/%s.jsonl",
                         link, stage, step, shard, code, c->run->dir, stage);
+    else if (code && c->ranks > 1 && cairn_stop_requested()) /* it had been asked to stop before its ranks could hear it */
+        st = cairn_fail(err, CAIRN_EAGAIN, "%s: mpirun was stopped before its ranks listened, and ended with %d; run again to go on", link, code);
     else if (code && c->ranks > 1)
         st = cairn_fail(err, CAIRN_EBUG, "%s: mpirun of %lld cairn-%s --step %lld%s ended with %d (OMPI_MCA_orte_execute_quiet=0 lets it say why)", link,
                         (long long)c->ranks, stage, step, shard, code);
@@ -274,7 +320,7 @@ static enum cairn_status children_run(struct child *c, int64_t n, struct cairn_e
             c[i].pid = pid;
     }
     if (st != CAIRN_OK)
-        stop_all(c, n);
+        stop_all(c, n, 10);
     waited = children_wait(c, n, &open, st == CAIRN_OK ? err : NULL);
     st = st == CAIRN_OK ? waited : st;
     sigprocmask(SIG_SETMASK, &before, NULL);

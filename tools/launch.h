@@ -2,7 +2,7 @@
  *
  * One process, or under mpirun where the stage's layout has several ranks; as many of these at once as the recipe gives it tasks. They die
  * with their parent (PR_SET_PDEATHSIG; mpirun takes a few seconds to end its ranks, which are fenced by then), so that kill -9 of the parent leaves nobody at work. A stop that is requested
- * (base/signals.h) meanwhile is passed on: as SIGTERM to a stage, as SIGUSR1 to mpirun, which hands it to its ranks.
+ * (base/signals.h) meanwhile is passed on: as SIGTERM to a stage, as SIGUSR1 to the ranks below an mpirun (reach.h).
  */
 #ifndef CAIRN_TOOLS_LAUNCH_H
 #define CAIRN_TOOLS_LAUNCH_H
