@@ -390,19 +390,21 @@ out:
 }
 
 /* The entry a<epoch>/NAME.json of whatever attempt, if it is whole and says what it should; NULL otherwise. */
-static struct cairn_shard_entry *entry_read(const char *root, int64_t epoch, const char *name)
+static struct cairn_shard_entry *entry_read(const char *root, int64_t epoch, const char *name, enum cairn_status *st, struct cairn_error *err)
 {
     struct cairn_shard_entry *e = NULL;
     char rel[200], want[160], *text = NULL;
     size_t n;
 
+    *st = CAIRN_EDATA;
     if (snprintf(rel, sizeof rel, "a%lld/%s.json", (long long)epoch, name) >= (int)sizeof rel ||
         snprintf(want, sizeof want, "%s.h5", name) >= (int)sizeof want)
         return NULL;
-    if (cairn_beneath_read(root, rel, CAIRN_MANIFEST_MAX_BYTES, &text, &n, NULL, NULL) == CAIRN_OK &&
-        cairn_shard_entry_parse(&e, text, n, rel, NULL) == CAIRN_OK && strcmp(e->file, want)) {
+    if ((*st = cairn_beneath_read(root, rel, CAIRN_MANIFEST_MAX_BYTES, &text, &n, NULL, err)) == CAIRN_OK &&
+        (*st = cairn_shard_entry_parse(&e, text, n, rel, err)) == CAIRN_OK && strcmp(e->file, want)) {
         cairn_shard_entry_free(e);
         e = NULL;
+        *st = CAIRN_EDATA;
     }
     free(text);
     return e;
@@ -479,13 +481,14 @@ enum cairn_status cairn_attempt_adopt(struct cairn_attempt *a, const char *name,
     for (size_t i = n; i-- > 0 && !*entry;) {
         struct epoch_info info;
         struct cairn_digest digest;
+        enum cairn_status unread; /* whatever it is: then the shard is made anew */
         int64_t size;
         int gone;
 
         cairn_shard_entry_free(e);
         e = NULL;
         if (epoch_read(a->epochs, epochs[i], &info, NULL) != CAIRN_OK || !cairn_digest_equal(info.identity, a->identity) ||
-            !(e = entry_read(a->root, epochs[i], name)) || strcmp(e->identity, identity))
+            !(e = entry_read(a->root, epochs[i], name, &unread, NULL)) || strcmp(e->identity, identity))
             continue;
         if (epochs[i] == a->epoch) {
             char *file = cairn_format("a%lld/%s", (long long)a->epoch, e->file);
@@ -576,14 +579,21 @@ enum cairn_status cairn_attempt_each(struct cairn_attempt *a, int (*fn)(void *ar
         char *path, **names = NULL;
         size_t count = 0;
 
-        if (epoch_read(a->epochs, epochs[i], &info, NULL) != CAIRN_OK || !cairn_digest_equal(info.identity, a->identity))
+        st = epoch_read(a->epochs, epochs[i], &info, err);
+        if (st == CAIRN_EDATA || (st == CAIRN_OK && !cairn_digest_equal(info.identity, a->identity))) {
+            st = CAIRN_OK;
             continue;
+        }
+        TRY(st);
         if (!(path = cairn_format("%s/a%lld", a->root, (long long)epochs[i])))
             TRY(CAIRN_NOMEM(err));
         st = list_entries(path, &names, &count, err);
         for (size_t k = 0; k < count; k++) {
-            struct cairn_shard_entry *e = stop ? NULL : entry_read(a->root, epochs[i], names[k]);
+            enum cairn_status read = CAIRN_OK;
+            struct cairn_shard_entry *e = stop || st != CAIRN_OK ? NULL : entry_read(a->root, epochs[i], names[k], &read, err);
 
+            if (read != CAIRN_OK && read != CAIRN_EDATA) /* torn or gone is no shard; what cannot be read may be one */
+                st = read;
             if (e)
                 stop = fn(arg, names[k], e->identity, epochs[i]);
             cairn_shard_entry_free(e);

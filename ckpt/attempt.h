@@ -68,7 +68,8 @@ enum cairn_status cairn_attempt_shard_done(struct cairn_attempt *a, struct cairn
 enum cairn_status cairn_attempt_adopt(struct cairn_attempt *a, const char *name, const char *identity,
                                       struct cairn_shard_entry **entry, struct cairn_error *err);
 /* Calls fn(name, shard identity, epoch) for every finished shard of this artefact identity that lies there, any attempt,
- * in order of epoch, then name; entry files that are torn are passed over. fn returns non-zero to stop. */
+ * in order of epoch, then name; entry files that are torn are passed over (CAIRN_EIO, CAIRN_ENOSPACE: one could not be read).
+ * fn returns non-zero to stop. */
 enum cairn_status cairn_attempt_each(struct cairn_attempt *a, int (*fn)(void *arg, const char *name, const char *identity, int64_t epoch),
                                      void *arg, struct cairn_error *err);
 
