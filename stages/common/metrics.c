@@ -68,13 +68,10 @@ static enum cairn_status lines_look(int fd, const char *path, int64_t step, cons
     enum cairn_status st = CAIRN_OK;
     struct cairn_str line = {0};
     char block[16384];
-    int64_t at = 0;
     ssize_t got;
 
     *there = 0;
-    while (!*there && (got = pread(fd, block, sizeof block, at)) != 0) {
-        if (got < 0 && errno == EINTR)
-            continue;
+    while (!*there && (got = cairn_fd_read_some(fd, block, sizeof block)) != 0) { /* just opened: from its beginning */
         if (got < 0)
             TRY(cairn_fail_errno(err, errno, "read %s", path));
         for (const char *p = block, *end = block + got; p < end && !*there;) {
@@ -89,7 +86,6 @@ static enum cairn_status lines_look(int fd, const char *path, int64_t step, cons
             cairn_str_clear(&line);
             p = nl + 1;
         }
-        at += got;
     }
     *torn = line.len > 0;
     if (!*there && *torn)
