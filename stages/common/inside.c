@@ -150,12 +150,23 @@ out:
     return st;
 }
 
+/* What stays: whoever committed it may have been killed, or the power gone, before it was tidy. A damaged one is verify's to name.
+ */
+static enum cairn_status settle(char *dir, struct cairn_error *err)
+{
+    enum cairn_status st = !dir ? CAIRN_NOMEM(err) : cairn_artefact_committed(dir) ? cairn_artefact_settle(dir, err) : CAIRN_OK;
+
+    free(dir);
+    return st == CAIRN_EDATA ? CAIRN_OK : st;
+}
+
 enum cairn_status cairn_inside_drop(const struct cairn_run *r, int64_t step, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
 
     TRY(cairn_inside_drop_updates(r, step, INT64_MAX, err));
     TRY(drop(cairn_inside_path(r, step, "old"), err));
+    TRY(settle(cairn_inside_path(r, step, "ref"), err));
 out:
     return st;
 }

@@ -27,7 +27,7 @@ enum cairn_status cairn_inside_open(struct cairn_reader **out, const char *dir, 
                                     const char *kind, struct cairn_error *err);
 /* Removes updates below `below` (INT64_MAX: all of them). */
 enum cairn_status cairn_inside_drop_updates(const struct cairn_run *r, int64_t step, int64_t below, struct cairn_error *err);
-/* The step is committed: updates and old go. */
+/* The step is committed: updates and old go, ref is settled. */
 enum cairn_status cairn_inside_drop(const struct cairn_run *r, int64_t step, struct cairn_error *err);
 
 #endif
