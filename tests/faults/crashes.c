@@ -510,19 +510,20 @@ static const struct subject {
     int init;
     enum cairn_stage stage;
     int64_t step;
-    const char *eval;
+    enum lab_kind kind;
     const char *killed; /* a first attempt is killed right after this operation on this class ("link manifest"), then a second one runs */
 } subjects[] = {
-    {"init", 1, CAIRN_STAGE_SYNC, 0, NULL, NULL},
-    {"warm-start", 0, CAIRN_STAGE_TRAIN, 0, NULL, NULL},
-    {"rollout", 0, CAIRN_STAGE_ROLLOUT, 2, NULL, NULL},
-    {"score", 0, CAIRN_STAGE_SCORE, 2, NULL, NULL},
-    {"train", 0, CAIRN_STAGE_TRAIN, 2, NULL, NULL},
-    {"sync", 0, CAIRN_STAGE_SYNC, 2, NULL, NULL},
-    {"train-settle", 0, CAIRN_STAGE_TRAIN, 2, NULL, "link manifest"},
-    {"sync-settle", 0, CAIRN_STAGE_SYNC, 2, NULL, "link manifest"},
-    {"sync-marker", 0, CAIRN_STAGE_SYNC, 2, NULL, "rename marker"},
-    {"rollout-adopt", 0, CAIRN_STAGE_ROLLOUT, 2, NULL, "create manifest"},
+    {"init", 1, CAIRN_STAGE_SYNC, 0, LAB_PLAIN, NULL},
+    {"warm-start", 0, CAIRN_STAGE_TRAIN, 0, LAB_PLAIN, NULL},
+    {"rollout", 0, CAIRN_STAGE_ROLLOUT, 2, LAB_PLAIN, NULL},
+    {"score", 0, CAIRN_STAGE_SCORE, 2, LAB_PLAIN, NULL},
+    {"train", 0, CAIRN_STAGE_TRAIN, 2, LAB_PLAIN, NULL},
+    {"sync", 0, CAIRN_STAGE_SYNC, 2, LAB_PLAIN, NULL},
+    {"train-settle", 0, CAIRN_STAGE_TRAIN, 2, LAB_PLAIN, "link manifest"},
+    {"sync-settle", 0, CAIRN_STAGE_SYNC, 2, LAB_PLAIN, "link manifest"},
+    {"sync-marker", 0, CAIRN_STAGE_SYNC, 2, LAB_PLAIN, "rename marker"},
+    {"rollout-adopt", 0, CAIRN_STAGE_ROLLOUT, 2, LAB_PLAIN, "create manifest"},
+    {"train-updates", 0, CAIRN_STAGE_TRAIN, 1, LAB_UPDATES, NULL},
 };
 #define SUBJECTS ((int)(sizeof subjects / sizeof *subjects))
 
@@ -533,16 +534,10 @@ static void start(const struct lab *lab, const struct subject *s, const char *bo
     struct lab_exec x = {.box = box, .root = dir, .plan = plan, .journal = journal};
 
     if (s->init) {
-        snprintf(scratch[0], sizeof scratch[0], "%s/cairn", lab->bin);
-        x.argv[0] = scratch[0];
-        x.argv[1] = "init";
-        x.argv[2] = lab->recipe;
-        x.argv[3] = "--run";
-        x.argv[4] = dir;
+        lab_argv_run(lab, "init", dir, &x, scratch);
     } else {
-        lab_argv(lab, lab_link(lab, s->stage, s->step, s->eval), dir, &x, scratch);
+        lab_argv(lab, lab_link(lab, s->stage, s->step, NULL), dir, &x, scratch);
     }
-    x.program = strrchr(scratch[0], '/') + 1;
     lab_run(lab, &x, e);
 }
 
@@ -588,7 +583,7 @@ static void crash_record(struct crash *c, const struct lab *lab, const struct su
     if (mkdir(box, 0777))
         lab_die("mkdir %s: %s", box, strerror(errno));
     if (!s->init) {
-        c->base = lab->before[lab_link(lab, s->stage, s->step, s->eval)];
+        c->base = lab->before[lab_link(lab, s->stage, s->step, NULL)];
         lab_copy(c->base, dir);
     }
     if (s->killed) {
@@ -630,42 +625,50 @@ static void crash_free(struct crash *c)
     free(c->digest_after);
 }
 
-long faults_crashes(const struct lab *lab, const struct faults_opts *o)
+long faults_crashes(const struct faults_opts *o)
 {
-    long violated = 0, images = 0;
+    long violated = 0, images = 0, changes = 0, seen = 0;
 
+    lab_part_pools(SUBJECTS + 1);
     for (int i = 0; i < SUBJECTS; i++) {
         const struct subject *s = &subjects[i];
+        const struct lab *lab = lab_get(s->kind);
         struct crash c;
         struct lab_counts r;
         double t0 = lab_now();
+        char key[60];
 
         if (o->subject && strcmp(o->subject, s->name))
             continue;
+        snprintf(key, sizeof key, "crashes/%s", s->name);
         crash_record(&c, lab, s, "");
         c.every = o->every;
         c.seed = o->seed;
-        r = lab_pool_run(lab, &(struct lab_pool){o->jobs, (c.n / c.every + 1) * VARIANTS, trial, name_of, &c}, s->name);
+        r = lab_pool_run(lab, &(struct lab_pool){o->jobs, (c.n / c.every + 1) * VARIANTS, trial, name_of, &c}, key);
         tap(!r.violated, "crashes, %s: %ld changes, %ld images of a disk, %ld violations, %.0f s", s->name, c.n, r.held + r.violated, r.violated,
             lab_now() - t0);
         violated += r.violated;
         images += r.held + r.violated;
+        changes += c.n;
         crash_free(&c);
     }
     if (!o->subject) {
         const struct subject *s = &subjects[4];
+        const struct lab *lab = lab_get(s->kind);
         char plan[60];
         struct crash c;
         struct lab_counts r;
 
         snprintf(plan, sizeof plan, "n=1 on=1 ops=%u kind=lie", 1u << OP_SYNC);
-        crash_record(&c, lab, &(struct subject){"liar", 0, s->stage, s->step, s->eval, NULL}, plan);
+        crash_record(&c, lab, &(struct subject){"liar", 0, s->stage, s->step, s->kind, NULL}, plan);
         c.seed = o->seed;
-        r = lab_pool_run(lab, &(struct lab_pool){o->jobs, 20, glance, name_of, &c}, "liar");
-        tap(r.idle > 0, "crashes: with a disk that lies about fsync, %ld of 20 images show it", r.idle);
-        violated += !r.idle;
+        r = lab_pool_run(lab, &(struct lab_pool){o->jobs, 20, glance, name_of, &c}, "crashes/liar");
+        seen = r.idle;
+        tap(seen > 0, "crashes: with a disk that lies about fsync, %ld of 20 images show it", seen);
+        violated += !seen;
         crash_free(&c);
     }
-    printf("# %ld images, %ld violations\n", images, violated);
+    sum("%ld images of a disk after a power cut, of %ld changes by %d stages, %ld violations (a disk that lies is seen in %ld of 20)", images, changes,
+        SUBJECTS, violated, seen);
     return violated;
 }

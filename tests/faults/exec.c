@@ -31,18 +31,34 @@ static void redirect(const char *path, int as, int flags)
 
 pid_t lab_start(const struct lab *lab, const struct lab_exec *x)
 {
+    static const int stops[] = {SIGTERM, SIGUSR1, SIGINT};
+    static const char *const mpi[][2] = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                                         {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                                         {"OMPI_MCA_hwloc_base_binding_policy", "none"},
+                                         {"OMPI_MCA_orte_execute_quiet", "1"},
+                                         {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
+                                         {"OMPI_MCA_mpi_yield_when_idle", "1"}};
     char *tmp = lab_text("%s/tmp", x->box), *err = lab_text("%s/err", x->box), *report = lab_text("%s/report", x->box);
+    sigset_t held, before;
     pid_t pid;
 
     if (mkdir(tmp, 0777) && errno != EEXIST)
         lab_die("mkdir %s: %s", tmp, strerror(errno));
     unlink(report);
     fflush(NULL);
+    sigemptyset(&held);
+    for (size_t k = 0; k < sizeof stops / sizeof *stops; k++)
+        sigaddset(&held, stops[k]);
+    sigprocmask(SIG_BLOCK, &held, &before); /* in the child until its handlers stand */
     pid = fork();
+    if (pid)
+        sigprocmask(SIG_SETMASK, &before, NULL);
     if (pid < 0)
         lab_die("fork: %s", strerror(errno));
     if (!pid) {
         setsid();
+        if (!strcmp(x->argv[0], "mpirun")) /* which expects them open, and is asked to stop by nobody but its parent */
+            sigprocmask(SIG_SETMASK, &before, NULL);
         if (chdir(x->box))
             _exit(125);
         redirect("/dev/null", 0, O_RDONLY);
@@ -51,6 +67,8 @@ pid_t lab_start(const struct lab *lab, const struct lab_exec *x)
         setenv("TMPDIR", tmp, 1);
         setenv("HOME", tmp, 1);
         setenv("OMP_NUM_THREADS", "1", 1);
+        for (size_t k = 0; k < sizeof mpi / sizeof *mpi; k++) /* as `cairn run` starts it */
+            setenv(mpi[k][0], mpi[k][1], 1);
         if (x->root) {
             setenv("LD_PRELOAD", lab->shim, 1);
             setenv("CAIRN_FAULT_ROOT", x->root, 1);
@@ -61,7 +79,7 @@ pid_t lab_start(const struct lab *lab, const struct lab_exec *x)
             if (x->journal)
                 setenv("CAIRN_FAULT_JOURNAL", x->journal, 1);
         }
-        execv(x->argv[0], (char **)(uintptr_t)x->argv);
+        execvp(x->argv[0], (char **)(uintptr_t)x->argv);
         _exit(126);
     }
     free(tmp);
@@ -171,7 +189,7 @@ int lab_members(pid_t session, pid_t *out, int room)
 
 void lab_wait(const struct lab_exec *x, pid_t pid, struct lab_end *end)
 {
-    double limit = lab_now() + (x->limit_s > 0 ? x->limit_s : 30), since;
+    double limit = lab_now() + (x->limit_s > 0 ? x->limit_s : 120), since;
     int status;
     pid_t got, member;
 
@@ -191,7 +209,7 @@ void lab_wait(const struct lab_exec *x, pid_t pid, struct lab_end *end)
         lab_die("cannot start %s", x->argv[0]);
     since = lab_now();
     while (lab_members(pid, &member, 1)) { /* its children see that it is gone and follow */
-        if (lab_now() - since > 5) {
+        if (lab_now() - since > 60) {
             end->orphans = 1;
             kill(member, SIGKILL);
         }
@@ -208,11 +226,18 @@ void lab_run(const struct lab *lab, const struct lab_exec *x, struct lab_end *en
 
 void lab_argv(const struct lab *lab, int i, const char *dir, struct lab_exec *x, char scratch[2][600])
 {
+    static const char *const np[] = {"0", "1", "2", "3", "4"};
     const struct cairn_link *l = &lab->link[i];
     int n = 0;
 
     snprintf(scratch[0], sizeof scratch[0], "%s/cairn-%s", lab->bin, cairn_stage_name(l->stage));
     snprintf(scratch[1], sizeof scratch[1], "%lld", (long long)l->step);
+    x->program = strrchr(scratch[0], '/') + 1;
+    if (lab->ranks > 1 && (l->stage == CAIRN_STAGE_ROLLOUT || l->stage == CAIRN_STAGE_TRAIN)) {
+        x->argv[n++] = "mpirun";
+        x->argv[n++] = "-np";
+        x->argv[n++] = np[lab->ranks];
+    }
     x->argv[n++] = scratch[0];
     x->argv[n++] = dir;
     x->argv[n++] = "--step";
@@ -222,5 +247,24 @@ void lab_argv(const struct lab *lab, int i, const char *dir, struct lab_exec *x,
         x->argv[n++] = l->eval;
     }
     x->argv[n++] = "--quiet";
+    x->argv[n] = NULL;
+}
+
+void lab_argv_run(const struct lab *lab, const char *verb, const char *dir, struct lab_exec *x, char scratch[2][600])
+{
+    int n = 0;
+
+    snprintf(scratch[0], sizeof scratch[0], "%s/cairn", lab->bin);
+    snprintf(scratch[1], sizeof scratch[1], "%.599s", dir);
+    x->program = "cairn";
+    x->argv[n++] = scratch[0];
+    x->argv[n++] = verb;
+    x->argv[n++] = lab->recipe;
+    x->argv[n++] = "--run";
+    x->argv[n++] = scratch[1];
+    if (!strcmp(verb, "run"))
+        x->argv[n++] = "--quiet";
+    for (int k = 0; lab->override[k]; k++)
+        x->argv[n++] = lab->override[k];
     x->argv[n] = NULL;
 }

@@ -3,6 +3,7 @@
 #define CAIRN_TESTS_FAULTS_FAULTS_H
 
 #include "tests/faults/lab.h"
+#include "tests/faults/pool.h"
 
 struct faults_opts {
     int jobs;
@@ -13,17 +14,21 @@ struct faults_opts {
 };
 
 /* Every part: number of violations. */
-long faults_points(const struct lab *lab, const struct faults_opts *o);
-long faults_kills(const struct lab *lab, const struct faults_opts *o);
-long faults_stops(const struct lab *lab, const struct faults_opts *o);
-long faults_races(const struct lab *lab, const struct faults_opts *o);
-long faults_space(const struct lab *lab, const struct faults_opts *o);
-long faults_crashes(const struct lab *lab, const struct faults_opts *o);
-long faults_memory(const struct lab *lab, const struct faults_opts *o);
-long faults_pins(const struct lab *lab, const struct faults_opts *o);
-long faults_strange(const struct lab *lab, const struct faults_opts *o);
-long faults_flips(const struct lab *lab, const struct faults_opts *o);
-long faults_growth(const struct lab *lab, const struct faults_opts *o);
+long faults_points(const struct faults_opts *o);
+long faults_ranks(const struct faults_opts *o);
+long faults_kills(const struct faults_opts *o);
+long faults_stops(const struct faults_opts *o);
+long faults_races(const struct faults_opts *o);
+long faults_space(const struct faults_opts *o);
+long faults_crashes(const struct faults_opts *o);
+long faults_memory(const struct faults_opts *o);
+long faults_pins(const struct faults_opts *o);
+long faults_strange(const struct faults_opts *o);
+long faults_flips(const struct faults_opts *o);
+long faults_growth(const struct faults_opts *o);
+
+/* The state in which a subject of points.c begins, borrowed: a run directory. */
+const char *faults_state(const char *name, const struct lab **lab);
 
 /* What pins.c starts of this program: exit codes. */
 int faults_child_reader(const char *dir);
@@ -31,6 +36,8 @@ int faults_child_collector(const char *dir);
 
 /* One TAP line. */
 void tap(int held, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-int tap_plan(void); /* prints "1..N"; returns the number of lines that did not hold */
+/* One line of the summary, and what it adds to "N fault points x M stages". */
+void sum(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void sum_points(long points, int stages);
 
 #endif

@@ -5,15 +5,13 @@
  * give the very bytes that were written (a flip in what HDF5 alone reads). run.json, recipe.yaml, amendments and outside copies must be refused
  * when the run is opened or the file is asked for. Without effect, provably: comments and blanks of recipe.yaml (the parsed recipe is equal)
  * and its ops keys (which never change a bit and may be edited), logs and the lock's text (no stage reads them to decide anything;
- * some damaged runs are let go on to show it).
+ * some damaged runs are let go on to show it). Files of a step under way (shards without a manifest, saves beside the training) are made again.
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -43,7 +41,6 @@ struct flips {
     struct victim *victim;
     int n, types;
     const char *type[64];
-    atomic_long (*outcome)[OUTCOMES]; /* (types) shared */
     long samples;
 };
 
@@ -315,6 +312,7 @@ static void restore(const char *from, const char *to)
 }
 
 #define BATCH 100 /* samples of one copy of the run */
+#define VIOLATIONS (LAB_TALLIES - 2)
 
 static int sample(const struct flips *f, uint64_t number, const char *run, char *why)
 {
@@ -359,7 +357,7 @@ static int sample(const struct flips *f, uint64_t number, const char *run, char 
     }
     restore(whole, path);
     if (held) {
-        atomic_fetch_add(&f->outcome[type][how], 1);
+        lab_tally[type * OUTCOMES + (int)how]++;
         return 0;
     }
     {
@@ -377,10 +375,13 @@ static int batch(void *arg, long i, const char *box, char *why)
 
     snprintf(run, sizeof run, "%s/run", box);
     lab_copy(f->run, run);
-    for (int k = 0; k < BATCH; k++)
-        if (sample(f, (uint64_t)i * BATCH + (uint64_t)k, run, why))
-            return 1;
-    return 0;
+    for (int k = 0; k < BATCH; k++) {
+        char text[WHY_BYTES];
+
+        if (sample(f, (uint64_t)i * BATCH + (uint64_t)k, run, text) && !lab_tally[VIOLATIONS]++)
+            memcpy(why, text, sizeof text);
+    }
+    return lab_tally[VIOLATIONS] > 0;
 }
 
 static void name_of(void *arg, long i, char *out, size_t n)
@@ -396,13 +397,13 @@ static int idle_trial(void *arg, long i, const char *box, char *why)
     const struct lab *lab = f->lab;
     uint64_t r = f->o->seed + (uint64_t)i * 31u;
     int link = lab->nlinks / 2, k = 0;
-    char run[600], path[700], did[100], cairn[600], *digest;
-    struct lab_exec x = {.argv = {cairn, "run", lab->recipe, "--run", run, "--quiet", NULL}, .box = box};
+    char run[600], path[700], did[100], scratch[2][600], *digest;
+    struct lab_exec x = {.box = box};
     struct lab_end e;
     int same;
 
     snprintf(run, sizeof run, "%s/run", box);
-    snprintf(cairn, sizeof cairn, "%s/cairn", lab->bin);
+    lab_argv_run(lab, "run", run, &x, scratch);
     lab_copy(lab->before[link], run);
     for (int j = 0; j < f->n; j++)
         if (f->victim[j].kind == FILE_IDLE) {
@@ -495,19 +496,126 @@ static void swap_name(void *arg, long i, char *out, size_t n)
     snprintf(out, n, "%s", swaps[i].what);
 }
 
-/* ---- all ------------------------------------------------------------------------------------------------------------------- */
+/* ---- of a step under way ------------------------------------------------------------------------------------------------------ */
 
-long faults_flips(const struct lab *lab, const struct faults_opts *o)
+#define UNDERWAY 600
+
+/* States that a kill left (points.c): finished shards without a manifest; a save beside the training, and reference log-probabilities. */
+static const struct underway {
+    const char *subject;
+    const char *below; /* what is damaged lies there */
+} underways[] = {
+    {"rollout-again", "step/000002/rollout"},
+    {"score-again", "step/000002/score"},
+    {"train-resumed", "step/000001/train"},
+};
+#define UNDERWAYS ((int)(sizeof underways / sizeof *underways))
+
+struct wrecks {
+    const struct faults_opts *o;
+    const struct lab *lab[UNDERWAYS];
+    const char *state[UNDERWAYS];
+    char **file[UNDERWAYS]; /* relative to it */
+    int n[UNDERWAYS];
+};
+
+static void wreck_look(struct wrecks *w, int k)
 {
-    static const char *const outcome_name[OUTCOMES] = {"named by verify", "named by the loader", "equal recipe", "an ops key", "read by nobody"};
-    struct flips f = {.lab = lab, .o = o};
-    char *box = cairn_format("%s/flips", lab->work), *cairn = cairn_format("%s/cairn", lab->bin);
-    struct lab_counts c, d, s;
-    struct lab_end e;
-    long violated;
+    char *line = NULL, *cmd;
+    size_t cap = 0;
+    FILE *p;
+
+    w->state[k] = faults_state(underways[k].subject, &w->lab[k]);
+    cmd = lab_text("cd '%s' && find %s -type f -size +0 | LC_ALL=C sort", w->state[k], underways[k].below);
+    if (!(p = popen(cmd, "r")))
+        lab_die("%s: %s", cmd, strerror(errno));
+    while (getline(&line, &cap, p) > 0) {
+        line[strcspn(line, "\n")] = 0;
+        w->file[k] = realloc(w->file[k], (size_t)(w->n[k] + 1) * sizeof *w->file[k]);
+        if (!w->file[k])
+            lab_die("out of memory");
+        w->file[k][w->n[k]++] = lab_text("%s", line);
+    }
+    if (pclose(p) || !w->n[k])
+        lab_die("%s failed, or found nothing", cmd);
+    free(cmd);
+    free(line);
+}
+
+/* What is damaged there is made again, and the run is the undisturbed one. */
+static int underway_trial(void *arg, long i, const char *box, char *why)
+{
+    const struct wrecks *w = arg;
+    uint64_t r = w->o->seed * 0x2545f491u + (uint64_t)i;
+    int k = (int)(i % UNDERWAYS), at = (int)(lab_random(&r) % (uint64_t)w->n[k]);
+    char run[600], path[900], did[100];
+
+    snprintf(run, sizeof run, "%s/run", box);
+    snprintf(path, sizeof path, "%s/%s", run, w->file[k][at]);
+    lab_copy(w->state[k], run);
+    damage(path, &r, did, sizeof did);
+    if (lab_go_on(w->lab[k], box, run, 0, why) && lab_box_clean(box, why))
+        return 0;
+    snprintf(why + strlen(why), WHY_BYTES - strlen(why), " (%s: %s)", w->file[k][at], did);
+    return 1;
+}
+
+static void underway_name(void *arg, long i, char *out, size_t n)
+{
+    const struct wrecks *w = arg;
+
+    snprintf(out, n, "flips --seed %llu, of a step under way, trial %ld", (unsigned long long)w->o->seed, i);
+}
+
+static long underway(const struct faults_opts *o)
+{
+    struct wrecks w = {.o = o};
+    struct lab_counts c;
+    long n = UNDERWAY / o->every > UNDERWAYS ? UNDERWAY / o->every : UNDERWAYS;
     double t0 = lab_now();
 
-    f.run = cairn_format("%s/run", box);
+    for (int k = 0; k < UNDERWAYS; k++)
+        wreck_look(&w, k);
+    c = lab_pool_run(lab_get(LAB_PLAIN), &(struct lab_pool){o->jobs, n, underway_trial, underway_name, &w}, "flips/underway");
+    tap(!c.violated, "flips: %ld damaged files of steps under way, %ld violations, %.0f s", n, c.violated, lab_now() - t0);
+    for (int k = 0; k < UNDERWAYS; k++) {
+        for (int j = 0; j < w.n[k]; j++)
+            free(w.file[k][j]);
+        free(w.file[k]);
+    }
+    return c.violated;
+}
+
+/* ---- all ------------------------------------------------------------------------------------------------------------------- */
+
+#define SAMPLES 20000
+#define IDLE 20
+
+static void types_print(const struct flips *f, const struct lab_counts *c)
+{
+    static const char *const outcome_name[OUTCOMES] = {"named by verify", "named by the loader", "equal recipe", "an ops key", "read by nobody"};
+
+    for (int t = 0; t < f->types; t++) {
+        printf("#   %-18s", f->type[t]);
+        for (int k = 0; k < OUTCOMES; k++)
+            if (c->tally[t * OUTCOMES + k])
+                printf("  %s %ld", outcome_name[k], c->tally[t * OUTCOMES + k]);
+        printf("\n");
+    }
+}
+
+long faults_flips(const struct faults_opts *o)
+{
+    const struct lab *lab = lab_get(LAB_WHOLE);
+    struct flips f = {.lab = lab, .o = o};
+    char *box = lab_text("%s/flips", lab->work), *cairn = lab_text("%s/cairn", lab->bin);
+    struct lab_counts c, d, s;
+    struct lab_end e;
+    long violated, idle = IDLE / o->every + 2;
+    double t0 = lab_now();
+
+    lab_part_pools(4);
+    f.run = lab_text("%s/run", box);
     if (mkdir(box, 0777))
         lab_die("mkdir %s: %s", box, strerror(errno));
     lab_copy(lab->before[lab->nlinks], f.run);
@@ -515,25 +623,18 @@ long faults_flips(const struct lab *lab, const struct faults_opts *o)
     if (e.code)
         lab_die("amend ended with %d: %s", e.code, e.last);
     victims_find(&f);
-    f.outcome = mmap(NULL, sizeof *f.outcome * 64, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (f.outcome == MAP_FAILED)
-        lab_die("mmap: %s", strerror(errno));
-    f.samples = 20000 / o->every / BATCH > 1 ? 20000 / o->every / BATCH : 1;
-    c = lab_pool_run(lab, &(struct lab_pool){o->jobs, f.samples, batch, name_of, &f}, "flips");
-    tap(!c.violated, "flips: %ld flipped bits and cut files, %ld violations, %.0f s", f.samples * BATCH, c.violated, lab_now() - t0);
-    for (int t = 0; t < f.types; t++) {
-        printf("#   %-18s", f.type[t]);
-        for (int k = 0; k < OUTCOMES; k++)
-            if (atomic_load(&f.outcome[t][k]))
-                printf("  %s %ld", outcome_name[k], atomic_load(&f.outcome[t][k]));
-        printf("\n");
-    }
-    s = lab_pool_run(lab, &(struct lab_pool){o->jobs, SWAPS, swap_trial, swap_name, &f}, "swaps");
+    f.samples = SAMPLES / o->every / BATCH > 1 ? SAMPLES / o->every / BATCH : 1;
+    c = lab_pool_run(lab, &(struct lab_pool){o->jobs, f.samples, batch, name_of, &f}, "flips/bits");
+    tap(!c.violated, "flips: %ld flipped bits and cut files of %d types, %ld violations, %.0f s", f.samples * BATCH, f.types, c.tally[VIOLATIONS],
+        lab_now() - t0);
+    types_print(&f, &c);
+    s = lab_pool_run(lab, &(struct lab_pool){o->jobs, SWAPS, swap_trial, swap_name, &f}, "flips/swaps");
     tap(!s.violated, "swaps: %d ways of having the wrong file, %ld violations", SWAPS, s.violated);
-    d = lab_pool_run(lab, &(struct lab_pool){o->jobs, 20 / o->every + 2, idle_trial, name_of, &f}, "damaged logs");
-    tap(!d.violated, "damaged logs: %d runs went on, %ld violations", (int)(20 / o->every + 2), d.violated);
-    violated = c.violated + s.violated + d.violated;
-    munmap(f.outcome, sizeof *f.outcome * 64);
+    d = lab_pool_run(lab, &(struct lab_pool){o->jobs, idle, idle_trial, name_of, &f}, "flips/logs");
+    tap(!d.violated, "damaged logs: %ld runs went on, %ld violations", idle, d.violated);
+    violated = c.tally[VIOLATIONS] + s.violated + d.violated + underway(o);
+    sum("%ld flipped bits, cut and lengthened files of %d types, %d wrong files, %ld damaged logs; damaged files of steps under way; %ld violations",
+        f.samples * BATCH, f.types, SWAPS, idle, violated);
     for (int i = 0; i < f.n; i++) {
         free(f.victim[i].rel);
         free(f.victim[i].artefact);

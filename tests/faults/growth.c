@@ -30,7 +30,7 @@
 
 struct growth {
     const struct lab *lab;
-    char box[500], dir[560], cairn[600];
+    char box[500], dir[560];
     long steps;
     long *rss[STAGES]; /* (steps) peak KiB of the stage's undisturbed process */
     int *fds[STAGES];  /* (steps) most descriptors seen */
@@ -227,24 +227,35 @@ static void held(struct growth *g, int ok, const char *what)
 
 /* ---- the parts --------------------------------------------------------------------------------------------------------------------- */
 
+/* `cairn VERB` with another number of steps. */
+static void driver_argv(const struct growth *g, const char *verb, const char *steps, struct lab_exec *x, char scratch[2][600])
+{
+    int n = 0;
+
+    lab_argv_run(g->lab, verb, g->dir, x, scratch);
+    x->box = g->box;
+    while (x->argv[n])
+        n++;
+    x->argv[n++] = steps; /* the last word counts */
+    x->argv[n] = NULL;
+}
+
 static void init(struct growth *g)
 {
-    char steps[40];
-    struct lab_exec x = {.argv = {g->cairn, "init", g->lab->recipe, "--run", g->dir, steps, "run.eval_every=0"}, .box = g->box};
+    char steps[40], scratch[2][600];
+    struct lab_exec x = {0};
     struct lab_end end;
 
     snprintf(g->box, sizeof g->box, "%s/growth", g->lab->work);
     snprintf(g->dir, sizeof g->dir, "%s/run", g->box);
-    snprintf(g->cairn, sizeof g->cairn, "%s/cairn", g->lab->bin);
     snprintf(steps, sizeof steps, "run.steps=%ld", g->steps);
     if (mkdir(g->box, 0777))
         lab_die("mkdir %s: %s", g->box, strerror(errno));
+    driver_argv(g, "init", steps, &x, scratch);
     lab_run(g->lab, &x, &end);
     if (end.code)
         lab_die("init ended with %d: %s", end.code, end.last);
     for (int s = 0; s < 2; s++) { /* the warm start and policy 0 */
-        char scratch[2][600];
-
         exec_of(g, 0, s ? CAIRN_STAGE_SYNC : CAIRN_STAGE_TRAIN, &x, scratch);
         lab_run(g->lab, &x, &end);
         if (end.code)
@@ -318,14 +329,15 @@ static int policies(const struct growth *g)
 /* One process for many steps. */
 static void driver_run(struct growth *g)
 {
-    char steps[40], what[300];
-    struct lab_exec x = {.argv = {g->cairn, "run", g->lab->recipe, "--run", g->dir, "--quiet", steps, "run.eval_every=0"}, .box = g->box};
+    char steps[40], what[300], scratch[2][600];
+    struct lab_exec x = {0};
     long early = 0, late = 0;
     int early_fd = 0, late_fd = 0, status, from = policies(g);
     double t0 = lab_now();
     pid_t pid, got;
 
     snprintf(steps, sizeof steps, "run.steps=%ld", g->steps + UNDER_ONE);
+    driver_argv(g, "run", steps, &x, scratch);
     pid = lab_start(g->lab, &x);
     while (!(got = waitpid(pid, &status, WNOHANG))) {
         long kb = resident_kb(pid);
@@ -349,9 +361,9 @@ static void driver_run(struct growth *g)
     held(g, early && late && late <= early + SLACK_KB && late_fd <= early_fd + 1, what);
 }
 
-long faults_growth(const struct lab *lab, const struct faults_opts *o)
+long faults_growth(const struct faults_opts *o)
 {
-    struct growth g = {.lab = lab, .steps = STEPS / o->every, .r = o->seed * 2654435761u + 17};
+    struct growth g = {.lab = lab_get(LAB_UPDATES), .steps = STEPS / o->every, .r = o->seed * 2654435761u + 17};
     int shm = shm_files();
     char what[200];
 
@@ -368,6 +380,7 @@ long faults_growth(const struct lab *lab, const struct faults_opts *o)
     driver_run(&g);
     snprintf(what, sizeof what, "growth: /dev/shm has %d files of ours, as before", shm_files());
     held(&g, shm_files() <= shm, what);
+    sum("%ld steps with %ld kills, then %d under one cairn run: %ld of memory, descriptors, files or shared memory grew", g.steps, g.kills, UNDER_ONE, g.bad);
     for (int s = 0; s < STAGES; s++) {
         free(g.rss[s]);
         free(g.fds[s]);

@@ -8,14 +8,11 @@
 #include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,14 +22,7 @@
 #include "ckpt/attempt.h"
 #include "ckpt/verify.h"
 
-static char *work_of_main; /* removed when the main process ends, however it ends */
-static pid_t main_pid;
-
-static void clean_up(void)
-{
-    if (work_of_main && getpid() == main_pid)
-        cairn_tree_remove(work_of_main, NULL);
-}
+static pid_t main_pid; /* that of the process which owns the scratch directories, not of its workers */
 
 void lab_die(const char *fmt, ...)
 {
@@ -186,17 +176,18 @@ static void list_tree(struct list *l, const char *dir, const char *rel)
     closedir(d);
 }
 
-char *lab_listing(const char *dir)
+char *lab_listing(const char *dir, int tasks)
 {
     struct list l = {0};
     struct cairn_str s = {0};
 
     list_tree(&l, dir, "");
-    qsort(l.p, l.n, sizeof *l.p, by_text);
-    for (size_t i = 0; i < l.n; i++) {
-        cairn_str_printf(&s, "%s\n", l.p[i]);
+    qsort(l.p, l.n, l.n ? sizeof *l.p : 1, by_text);
+    for (size_t i = 0; i < l.n; i++)
+        if (!tasks || !i || strcmp(l.p[i - 1], l.p[i]))
+            cairn_str_printf(&s, "%s\n", l.p[i]);
+    for (size_t i = 0; i < l.n; i++)
         free(l.p[i]);
-    }
     free(l.p);
     if (s.oom)
         lab_die("out of memory");
@@ -333,7 +324,7 @@ int lab_finished(const struct lab *lab, const char *dir, int torn, char *why)
     }
     if (!(digest = lab_digest(dir, why)))
         return 0;
-    listing = lab_listing(dir);
+    listing = lab_listing(dir, lab->ranks > 1);
     steps = torn < 0 ? lab->steps : logs_check(dir, torn, why);
     if (steps >= 0) {
         if (strcmp(digest, lab->digest))
@@ -362,24 +353,23 @@ int lab_committed(const struct lab *lab, int i, const char *dir)
 
 int lab_go_on(const struct lab *lab, const char *box, const char *dir, int torn, char *why)
 {
-    char *cairn = lab_text("%s/cairn", lab->bin);
-    struct lab_exec x = {.argv = {cairn, "run", lab->recipe, "--run", dir, "--quiet", NULL}, .box = box};
+    struct lab_exec x = {.box = box};
+    char scratch[2][600];
     struct lab_end end;
-    int held = 0;
 
+    lab_argv_run(lab, "run", dir, &x, scratch);
     lab_run(lab, &x, &end);
-    if (end.code)
+    if (end.code) {
         snprintf(why, WHY_BYTES, "going on without a fault ended with %d: %.500s", end.code, end.last);
-    else
-        held = lab_finished(lab, dir, torn, why);
-    free(cairn);
-    return held;
+        return 0;
+    }
+    return lab_finished(lab, dir, torn, why);
 }
 
 int lab_box_clean(const char *box, char *why)
 {
     DIR *d = opendir(box);
-    char *tmp = lab_text("%s/tmp", box), *inside = lab_listing(tmp);
+    char *tmp = lab_text("%s/tmp", box), *inside = lab_listing(tmp, 0);
     int clean = !*inside;
 
     if (!clean)
@@ -447,17 +437,77 @@ static void sweep(const char *tmp)
         closedir(d);
 }
 
-void lab_open(struct lab *lab, const char *build, int states)
+/* ---- the shapes ---------------------------------------------------------------------------------------------------------- */
+
+#define UPDATES "run.eval_every=0", "run.steps=1", "train.updates_per_step=3", "checkpoint.updates=1", "train.kl.coef=0.1"
+
+static const struct shape {
+    const char *override[LAB_OVERRIDES];
+    int ranks;
+} shapes[LAB_KINDS] = {
+    [LAB_WHOLE] = {{NULL}, 1},
+    [LAB_PLAIN] = {{"run.eval_every=0"}, 1},
+    [LAB_UPDATES] = {{UPDATES}, 1},
+    [LAB_RANKS_2] = {{UPDATES, "rollout.parallel.dp=2", "train.parallel.dp=2", "score.tasks=2"}, 2},
+    [LAB_RANKS_4] = {{UPDATES, "rollout.parallel.dp=4", "train.parallel.dp=4", "score.tasks=3"}, 4},
+};
+static struct lab shape_lab[LAB_KINDS];
+static char *build_dir;
+
+static int on_path(const char *program)
+{
+    const char *path = getenv("PATH");
+
+    while (path && *path) {
+        size_t n = strcspn(path, ":");
+        char *full = lab_text("%.*s/%s", (int)n, path, program);
+        int there = !access(full, X_OK);
+
+        free(full);
+        if (there)
+            return 1;
+        path += n + (path[n] == ':');
+    }
+    return 0;
+}
+
+/* The undisturbed run, `cairn run` from nothing to the end: what it looks like, how long it takes. */
+static void whole_run(struct lab *lab, const char *box, const char *dir)
+{
+    struct lab_exec x = {.box = box, .limit_s = 300};
+    char scratch[2][600], why[WHY_BYTES] = "";
+    struct lab_end end;
+
+    lab_argv_run(lab, "run", dir, &x, scratch);
+    lab->whole_s = lab_now();
+    lab_run(lab, &x, &end);
+    lab->whole_s = lab_now() - lab->whole_s;
+    if (end.code)
+        lab_die("run ended with %d: %s", end.code, end.last);
+    if (!lab->digest && !(lab->digest = lab_digest(dir, why)))
+        lab_die("%s", why);
+    if (!lab->listing)
+        lab->listing = lab_listing(dir, lab->ranks > 1);
+    if (!lab->steps)
+        lab->steps = logs_check(dir, 0, why);
+    if (!lab_finished(lab, dir, 0, why))
+        lab_die("the undisturbed run: %s", why);
+}
+
+static void lab_open(struct lab *lab, enum lab_kind kind)
 {
     const char *tmp = getenv("TMPDIR");
-    char *top = absolute(build), *box, *dir, *cairn, why[WHY_BYTES] = "";
+    char *top = absolute(build_dir), *box, *dir, scratch[2][600];
+    struct lab_exec x = {.limit_s = 300};
     struct lab_end end;
     struct stat sb;
 
     memset(lab, 0, sizeof *lab);
     lab->bin = lab_text("%s/bin", top);
     lab->shim = lab_text("%s/lib/faultshim.so", top);
-    lab->recipe = absolute("tests/faults/micro.yaml");
+    lab->recipe = absolute("tests/faults/least.yaml");
+    memcpy(lab->override, shapes[kind].override, sizeof shapes[kind].override);
+    lab->ranks = shapes[kind].ranks;
     if (access(lab->shim, R_OK))
         lab_die("%s: %s", lab->shim, strerror(errno));
     if (!tmp && !stat("/dev/shm", &sb) && !access("/dev/shm", W_OK))
@@ -466,62 +516,39 @@ void lab_open(struct lab *lab, const char *build, int states)
     lab->work = lab_text("%s/cairn-faults-%d-XXXXXX", tmp ? tmp : "/tmp", (int)getpid());
     if (!mkdtemp(lab->work))
         lab_die("mkdtemp %s: %s", lab->work, strerror(errno));
-    prctl(PR_SET_CHILD_SUBREAPER, 1);
-    work_of_main = lab_text("%s", lab->work);
-    main_pid = getpid();
-    atexit(clean_up);
-    cairn = lab_text("%s/cairn", lab->bin);
     box = lab_text("%s/box", lab->work);
     dir = lab_text("%s/run", box);
+    x.box = box;
     if (mkdir(box, 0777))
         lab_die("mkdir %s: %s", box, strerror(errno));
-    if (states) {
-        struct lab_exec x = {.argv = {cairn, "init", lab->recipe, "--run", dir, NULL}, .box = box};
-        char scratch[2][600];
-
+    lab_argv_run(lab, "init", dir, &x, scratch);
+    lab_run(lab, &x, &end);
+    if (end.code)
+        lab_die("init ended with %d: %s", end.code, end.last);
+    links_read(lab, dir);
+    for (int i = 0; i <= lab->nlinks; i++) {
+        lab->before[i] = lab_text("%s/before-%02d", lab->work, i);
+        lab_copy(dir, lab->before[i]);
+        if (i == lab->nlinks)
+            break;
+        lab_argv(lab, i, dir, &x, scratch);
         lab_run(lab, &x, &end);
         if (end.code)
-            lab_die("init ended with %d: %s", end.code, end.last);
-        links_read(lab, dir);
-        for (int i = 0; i <= lab->nlinks; i++) {
-            lab->before[i] = lab_text("%s/before-%02d", lab->work, i);
-            lab_copy(dir, lab->before[i]);
-            if (i == lab->nlinks)
-                break;
-            lab_argv(lab, i, dir, &x, scratch);
-            lab_run(lab, &x, &end);
-            if (end.code)
-                lab_die("%s --step %s ended with %d: %s", scratch[0], scratch[1], end.code, end.last);
-        }
-        /* the run as `cairn run` leaves it: with its lock file */
-        if (!(lab->digest = lab_digest(dir, why)))
-            lab_die("%s", why);
-        x = (struct lab_exec){.argv = {cairn, "run", lab->recipe, "--run", dir, "--quiet", NULL}, .box = box};
-        lab_run(lab, &x, &end);
-        if (end.code)
-            lab_die("run ended with %d: %s", end.code, end.last);
-        lab->listing = lab_listing(dir);
-        lab->steps = logs_check(dir, 0, why);
-        if (!lab_finished(lab, dir, 0, why))
-            lab_die("the undisturbed run: %s", why);
-        lab_remove(dir);
-        lab->whole_s = lab_now();
-        lab_run(lab, &x, &end);
-        if (end.code)
-            lab_die("run ended with %d: %s", end.code, end.last);
-        lab->whole_s = lab_now() - lab->whole_s;
-        if (!lab_finished(lab, dir, 0, why))
-            lab_die("the undisturbed run: %s", why);
+            lab_die("%s --step %s ended with %d: %s", scratch[0], scratch[1], end.code, end.last);
     }
+    whole_run(lab, box, dir); /* nothing is left to do but what `cairn run` adds: its lock file */
+    lab_remove(dir);
+    whole_run(lab, box, dir); /* in one go it is the same */
     lab_remove(box);
-    free(cairn);
     free(box);
     free(dir);
     free(top);
 }
 
-void lab_close(struct lab *lab)
+static void lab_close(struct lab *lab)
 {
+    if (!lab->work)
+        return;
     lab_remove(lab->work);
     for (int i = 0; i < lab->nlinks; i++)
         free((char *)(uintptr_t)lab->link[i].eval);
@@ -533,6 +560,38 @@ void lab_close(struct lab *lab)
     free(lab->work);
     free(lab->digest);
     free(lab->listing);
+    memset(lab, 0, sizeof *lab);
+}
+
+static void clean_up(void)
+{
+    for (int k = 0; getpid() == main_pid && k < LAB_KINDS; k++)
+        if (shape_lab[k].work)
+            cairn_tree_remove(shape_lab[k].work, NULL);
+}
+
+void lab_begin(const char *build)
+{
+    build_dir = lab_text("%s", build);
+    main_pid = getpid();
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    atexit(clean_up);
+}
+
+const struct lab *lab_get(enum lab_kind kind)
+{
+    if (shapes[kind].ranks > 1 && !on_path("mpirun"))
+        return NULL;
+    if (!shape_lab[kind].work)
+        lab_open(&shape_lab[kind], kind);
+    return &shape_lab[kind];
+}
+
+void lab_end_all(void)
+{
+    for (int k = 0; k < LAB_KINDS; k++)
+        lab_close(&shape_lab[k]);
+    free(build_dir);
 }
 
 int lab_link(const struct lab *lab, enum cairn_stage stage, int64_t step, const char *eval)
@@ -541,64 +600,4 @@ int lab_link(const struct lab *lab, enum cairn_stage stage, int64_t step, const 
         if (lab->link[i].stage == stage && lab->link[i].step == step && !strcmp(lab->link[i].eval ? lab->link[i].eval : "", eval ? eval : ""))
             return i;
     lab_die("the run has no %s of step %lld", cairn_stage_name(stage), (long long)step);
-}
-
-/* ---- many trials ------------------------------------------------------------------------------------------------------ */
-
-struct shared {
-    atomic_long next;
-    atomic_long held, violated, idle;
-};
-
-static void worker(const struct lab *lab, const struct lab_pool *pool, struct shared *s, int w)
-{
-    char *box = lab_text("%s/box-%d", lab->work, w), why[WHY_BYTES], name[300];
-
-    for (long i; (i = atomic_fetch_add(&s->next, 1)) < pool->n;) {
-        int r;
-
-        if (mkdir(box, 0777))
-            lab_die("mkdir %s: %s", box, strerror(errno));
-        *why = 0;
-        r = pool->trial(pool->arg, i, box, why);
-        if (r == 1) {
-            pool->name(pool->arg, i, name, sizeof name);
-            fprintf(stderr, "# violated: %s: %s\n", name, why);
-        }
-        atomic_fetch_add(r == 0 ? &s->held : r == 1 ? &s->violated : &s->idle, 1);
-        lab_remove(box);
-    }
-    free(box);
-}
-
-struct lab_counts lab_pool_run(const struct lab *lab, const struct lab_pool *pool, const char *what)
-{
-    struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    struct lab_counts c;
-    int failed = 0, status;
-
-    if (s == MAP_FAILED)
-        lab_die("mmap: %s", strerror(errno));
-    fflush(NULL);
-    for (int w = 0; w < pool->jobs; w++) {
-        pid_t pid = fork();
-
-        if (pid < 0)
-            lab_die("fork: %s", strerror(errno));
-        if (!pid) {
-            prctl(PR_SET_PDEATHSIG, SIGKILL);
-            prctl(PR_SET_CHILD_SUBREAPER, 1);
-            worker(lab, pool, s, w);
-            fflush(NULL);
-            _exit(0);
-        }
-    }
-    for (int w = 0; w < pool->jobs; w++)
-        if (wait(&status) < 0 || status)
-            failed = 1;
-    if (failed)
-        lab_die("%s: a worker ended badly", what);
-    c = (struct lab_counts){s->held, s->violated, s->idle};
-    munmap(s, sizeof *s);
-    return c;
 }

@@ -1,116 +1,287 @@
-/* main.c - the fault campaign: `build/tests/faults PART ... [--every K] [--jobs J] [--seed S] [--build DIR]`, TAP on stdout.
+/* main.c - the fault campaign: `build/tests/faults PART ... [options]` (--help), TAP on stdout, progress on stderr.
  *
- * Run from the root of the repository. Exit code 0: no violation, 1: some.
+ * Run from the root of the repository. Exit code 0: no violation, 1: some. Which fault of the plan (F1 ...) is where:
+ *     points   F1 F2 F5-F9 F15 F49 F50     kills    F3 F46      stops   F21 F23 F24     races  F16-F18 F31     space   F5
+ *     flips    F8 F10-F14                  crashes  F4 F7       memory  F32 F50         pins   F52             ranks   F1-F3 F29
+ * F45 strange  F13 F15 F16 F19 F33 F44 F47 F48                  growth  F36 F54 is a part of the check that every trial ends with
+ * (lab.h). F53 is Slurm's matter (tests/slurm).
  */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/build.h"
+#include "base/digest.h"
+#include "base/file.h"
 #include "base/str.h"
 #include "tests/faults/faults.h"
 
-static int lines, bad;
-
-void tap(int held, const char *fmt, ...)
-{
-    va_list ap;
-
-    printf("%s %d - ", held ? "ok" : "not ok", ++lines);
-    va_start(ap, fmt);
-    vprintf(fmt, ap);
-    va_end(ap);
-    printf("\n");
-    fflush(stdout);
-    bad += !held;
-}
-
-int tap_plan(void)
-{
-    printf("1..%d\n", lines);
-    return bad;
-}
-
 static const struct part {
     const char *name;
-    long (*run)(const struct lab *lab, const struct faults_opts *o);
-    long all, quick; /* of `all` and `quick` every so many-th; 0: not at all */
+    long (*run)(const struct faults_opts *o);
+    long quick;  /* of `quick` every so many-th; 0: not at all */
+    double cost; /* minutes on two cores, about */
     const char *what;
 } parts[] = {
-    {"points", faults_points, 3, 200, "every file operation of every stage fails, or is the last one"},
-    {"kills", faults_kills, 1, 20, "SIGKILL at random moments of whole runs"},
-    {"stops", faults_stops, 1, 20, "SIGTERM and SIGUSR1 at random moments of whole runs"},
-    {"races", faults_races, 8, 250, "two and three attempts at once on one artefact"},
-    {"space", faults_space, 1, 30, "file systems that are full, in bytes and in files"},
-    {"flips", faults_flips, 1, 20, "flipped bits, cut, swapped and missing files"},
-    {"crashes", faults_crashes, 5, 100, "what a disk may hold after the power went"},
-    {"memory", faults_memory, 3, 60, "allocations that fail"},
-    {"pins", faults_pins, 5, 40, "readers that pin against collectors"},
-    {"strange", faults_strange, 1, 1, "strangers, other clocks, remains of the dead, other recipes"},
-    {"growth", faults_growth, 1, 0, "memory, descriptors and files over 500 steps with a kill in every tenth"},
+    {"points", faults_points, 400, 14, "every file operation of every stage fails, or is the last one"},
+    {"ranks", faults_ranks, 400, 5, "the same in one rank of several"},
+    {"kills", faults_kills, 25, 4, "SIGKILL at random moments of whole runs of 1, 2 and 4 ranks"},
+    {"stops", faults_stops, 25, 4, "SIGTERM and SIGUSR1 at random moments of whole runs of 1, 2 and 4 ranks"},
+    {"races", faults_races, 300, 6, "two and three attempts at once on one artefact"},
+    {"space", faults_space, 40, 1, "file systems that are full, in bytes and in files"},
+    {"flips", faults_flips, 20, 1, "flipped bits, cut, swapped and missing files"},
+    {"crashes", faults_crashes, 200, 5, "what a disk may hold after the power went"},
+    {"memory", faults_memory, 100, 3, "allocations that fail"},
+    {"pins", faults_pins, 150, 3, "readers that pin against collectors"},
+    {"strange", faults_strange, 1, 0.2, "strangers, other clocks, remains of the dead, other recipes"},
+    {"growth", faults_growth, 0, 2, "memory, descriptors and files over 500 steps with a kill in every tenth"},
 };
 #define PARTS ((int)(sizeof parts / sizeof *parts))
 
-static int usage(void)
+/* ---- what is printed ------------------------------------------------------------------------------------------------------ */
+
+static int lines, bad;
+static const struct part *at_work;
+static long points, violations;
+static int stages;
+static struct cairn_str summary;
+
+static void tap_line(int held, const char *text)
 {
-    fprintf(stderr, "usage: faults PART ... [--every K] [--jobs J] [--seed S] [--build DIR] [--subject NAME [--point N]]\n");
-    for (int i = 0; i < PARTS; i++)
-        fprintf(stderr, "  %-9s %s\n", parts[i].name, parts[i].what);
-    fprintf(stderr, "  all       much of each, some tens of minutes (a part by its name: all of it)\n"
-                    "  quick     a little of most, for `make test`\n"
-                    "Examples:\n  build/tests/faults points --every 25\n  build/tests/faults all --jobs 4\n");
-    return 64;
+    printf("%s %d - %s\n", held ? "ok" : "not ok", ++lines, text);
+    bad += !held;
 }
 
-int main(int argc, char **argv)
+void tap(int held, const char *fmt, ...)
 {
-    struct faults_opts o = {.jobs = 2, .every = 1, .seed = 1};
-    const char *build = getenv("CAIRN_BUILD");
-    int wanted[PARTS] = {0}, any = 0, all = 0, quick = 0;
-    struct lab lab;
+    char text[900];
+    va_list ap;
 
-    if (argc == 3 && !strcmp(argv[1], "child-reader"))
-        return faults_child_reader(argv[2]);
-    if (argc == 3 && !strcmp(argv[1], "child-collector"))
-        return faults_child_collector(argv[2]);
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    tap_line(held, text);
+    lab_journal_add("tap %s %d %s", at_work->name, held, text);
+}
+
+static void sum_line(const char *part, const char *text)
+{
+    cairn_str_printf(&summary, "#   %-8s %s\n", part, text);
+}
+
+void sum(const char *fmt, ...)
+{
+    char text[900];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    sum_line(at_work->name, text);
+    lab_journal_add("sum %s %s", at_work->name, text);
+}
+
+void sum_points(long n, int m)
+{
+    points += n;
+    stages += m;
+    lab_journal_add("points %s %ld %d", at_work->name, n, m);
+}
+
+/* ---- a part that the journal knows whole ------------------------------------------------------------------------------------ */
+
+static void again_tap(void *arg, const char *rest)
+{
+    (void)arg;
+    if (rest[0] && rest[1] == ' ')
+        tap_line(rest[0] == '1', rest + 2);
+}
+
+static void again_sum(void *arg, const char *rest)
+{
+    sum_line(arg, rest);
+}
+
+static void again_points(void *arg, const char *rest)
+{
+    long n;
+    int m;
+
+    (void)arg;
+    if (sscanf(rest, "%ld %d", &n, &m) == 2) {
+        points += n;
+        stages += m;
+    }
+}
+
+static void again_end(void *arg, const char *rest)
+{
+    *(long *)arg = strtol(rest, NULL, 10);
+}
+
+static void part_run(const struct part *p, const struct faults_opts *o)
+{
+    char name[40];
+    long ended = -1;
+
+    snprintf(name, sizeof name, "%s", p->name);
+    lab_journal_each("end", name, again_end, &ended);
+    at_work = p;
+    if (ended >= 0) {
+        lab_journal_each("tap", name, again_tap, NULL);
+        lab_journal_each("sum", name, again_sum, name);
+        lab_journal_each("points", name, again_points, NULL);
+    } else {
+        ended = p->run(o);
+        lab_journal_add("end %s %ld", p->name, ended);
+    }
+    violations += ended;
+}
+
+/* ---- the campaign -------------------------------------------------------------------------------------------------------------
+ */
+
+/* Programs and shared objects of the build, and all options. */
+static void identity(const char *build, const struct faults_opts *o, const char *wanted, char hex[33])
+{
+    char *cmd = lab_text("cd '%s' && find bin lib tests/faults -type f ! -name '*.a' | LC_ALL=C sort && cd - >/dev/null && find "
+                         "tests/faults -type f | LC_ALL=C sort",
+                         build),
+         *line = NULL, *text = lab_text("every %ld seed %llu parts %s", o->every, (unsigned long long)o->seed, wanted);
+    struct cairn_digest all = cairn_digest_bytes(text, strlen(text)), d;
+    struct cairn_error err = {0};
+    FILE *f = popen(cmd, "r");
+    size_t cap = 0;
+
+    if (!f)
+        lab_die("%s", cmd);
+    while (getline(&line, &cap, f) > 0) {
+        char *path;
+
+        line[strcspn(line, "\n")] = 0;
+        path = lab_text("%s/%s", build, line);
+        if (!cairn_path_exists(path)) {
+            free(path);
+            path = lab_text("%s", line);
+        }
+        if (cairn_digest_file(path, &d, NULL, &err) != CAIRN_OK)
+            lab_die("%s", err.text);
+        all = cairn_digest_add(all, d);
+        free(path);
+    }
+    pclose(f);
+    cairn_digest_hex(all, hex);
+    free(line);
+    free(text);
+    free(cmd);
+}
+
+static int usage(FILE *f)
+{
+    fprintf(
+        f,
+        "usage: faults PART ... [--jobs J] [--journal FILE] [--every K] [--seed S] [--build DIR] [--subject NAME [--point N]]\n");
+    for (int i = 0; i < PARTS; i++)
+        fprintf(f, "  %-9s %s\n", parts[i].name, parts[i].what);
+    fprintf(
+        f, "  all       all of them, within the hour on two cores\n"
+           "  quick     a little of most, for `make test`\n"
+           "--journal: what is done is written there, and a killed campaign goes on from it. --every: only every K-th point or "
+           "sample.\n"
+           "Examples:\n  build/tests/faults points --every 25\n  build/tests/faults all --jobs 4 --journal build/faults.journal\n");
+    return f == stdout ? 0 : 64;
+}
+
+struct asked {
+    struct faults_opts o;
+    const char *build, *journal;
+    int wanted[PARTS], any, quick;
+};
+
+/* 0, or the exit code with which main ends. */
+static int parse(struct asked *a, int argc, char **argv)
+{
     for (int i = 1; i < argc; i++) {
         int64_t v = 0;
         int known = 0, takes = i + 1 < argc;
 
         for (int k = 0; k < PARTS; k++)
             if (!strcmp(argv[i], "all") || !strcmp(argv[i], parts[k].name) || (!strcmp(argv[i], "quick") && parts[k].quick))
-                wanted[k] = known = any = 1;
-        all |= !strcmp(argv[i], "all");
-        quick |= !strcmp(argv[i], "quick");
+                a->wanted[k] = known = a->any = 1;
+        a->quick |= !strcmp(argv[i], "quick");
         if (known)
             continue;
+        if (!strcmp(argv[i], "--help"))
+            return usage(stdout), -1;
         if (takes && !strcmp(argv[i], "--build"))
-            build = argv[++i];
+            a->build = argv[++i];
+        else if (takes && !strcmp(argv[i], "--journal"))
+            a->journal = argv[++i];
         else if (takes && !strcmp(argv[i], "--subject"))
-            o.subject = argv[++i];
+            a->o.subject = argv[++i];
         else if (takes && !strcmp(argv[i], "--every") && cairn_parse_i64(argv[++i], &v) && v > 0)
-            o.every = (long)v;
+            a->o.every = (long)v;
         else if (takes && !strcmp(argv[i], "--jobs") && cairn_parse_i64(argv[++i], &v) && v > 0 && v < 1000)
-            o.jobs = (int)v;
+            a->o.jobs = (int)v;
         else if (takes && !strcmp(argv[i], "--point") && cairn_parse_i64(argv[++i], &v) && v > 0)
-            o.point = (long)v;
+            a->o.point = (long)v;
         else if (takes && !strcmp(argv[i], "--seed") && cairn_parse_i64(argv[++i], &v))
-            o.seed = (uint64_t)v;
+            a->o.seed = (uint64_t)v;
         else
-            return usage();
+            return usage(stderr);
     }
-    if (!any)
-        return usage();
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    lab_open(&lab, build ? build : "build", 1);
-    for (int k = 0; k < PARTS; k++)
-        if (wanted[k]) {
-            struct faults_opts mine = o;
+    if (!a->any || (a->journal && (a->o.subject || a->quick)))
+        return usage(stderr);
+    return 0;
+}
 
-            mine.every *= all ? parts[k].all : quick ? parts[k].quick : 1;
-            parts[k].run(&lab, &mine);
+int main(int argc, char **argv)
+{
+    struct asked a = {.o = {.jobs = 2, .every = 1, .seed = 1}, .build = getenv("CAIRN_BUILD")};
+    double total = 0, before = 0, t0 = lab_now();
+    char hex[33], wanted[400] = "";
+    long known;
+    int rc;
+
+    if (argc == 3 && !strcmp(argv[1], "child-reader"))
+        return faults_child_reader(argv[2]);
+    if (argc == 3 && !strcmp(argv[1], "child-collector"))
+        return faults_child_collector(argv[2]);
+    if ((rc = parse(&a, argc, argv)))
+        return rc < 0 ? 0 : rc;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (!a.build)
+        a.build = "build";
+    for (int k = 0; k < PARTS; k++)
+        if (a.wanted[k]) {
+            total += parts[k].cost;
+            snprintf(wanted + strlen(wanted), sizeof wanted - strlen(wanted), " %s", parts[k].name);
         }
-    lab_close(&lab);
-    return tap_plan() ? 1 : 0;
+    if (a.journal) {
+        identity(a.build, &a.o, wanted, hex);
+        known = lab_journal_open(a.journal, hex);
+        if (known)
+            fprintf(stderr, "# going on: %s has %ld lines of this build\n", a.journal, known);
+    }
+    lab_begin(a.build);
+    for (int k = 0; k < PARTS; k++)
+        if (a.wanted[k]) {
+            struct faults_opts mine = a.o;
+
+            mine.every *= a.quick ? parts[k].quick : 1;
+            lab_part_begin(parts[k].name, before, parts[k].cost, a.quick ? 0 : total);
+            part_run(&parts[k], &mine);
+            before += parts[k].cost;
+        }
+    lab_end_all();
+    lab_journal_close(1);
+    printf("1..%d\n", lines);
+    if (summary.p)
+        printf("# %ld fault points x %d stages, %ld violations (cairn %s, %.0f min)\n%s", points, stages, violations,
+               cairn_build_version(), (lab_now() - t0) / 60, summary.p);
+    cairn_str_free(&summary);
+    return bad ? 1 : 0;
 }

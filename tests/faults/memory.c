@@ -5,14 +5,11 @@
  * asks, calls through NULL or exits with 255) is counted, and must be as harmless as a kill.
  */
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "base/str.h"
 #include "tests/faults/faults.h"
 
 #define SAMPLES 300 /* of each subject */
@@ -33,34 +30,28 @@ struct memory {
     const struct subject *s;
     long allocations, samples;
     uint64_t seed;
-    atomic_long *crashes; /* shared */
 };
 
 static void start(const struct memory *m, const char *box, const char *dir, const char *plan, struct lab_end *e)
 {
     char scratch[2][600];
     struct lab_exec x = {.box = box, .root = dir, .plan = plan};
-    int n = 0, init = m->s->verb && !strcmp(m->s->verb, "init");
 
-    if (m->s->verb) {
+    if (m->s->verb && !strcmp(m->s->verb, "init")) {
+        lab_argv_run(m->lab, "init", dir, &x, scratch);
+    } else if (m->s->verb) {
         snprintf(scratch[0], sizeof scratch[0], "%s/cairn", m->lab->bin);
-        x.argv[n++] = scratch[0];
-        x.argv[n++] = m->s->verb;
-        if (init) {
-            x.argv[n++] = m->lab->recipe;
-            x.argv[n++] = "--run";
-        } else {
-            lab_copy(m->lab->before[m->lab->nlinks], dir);
-        }
-        x.argv[n++] = dir;
-        x.argv[n] = NULL;
+        lab_copy(m->lab->before[m->lab->nlinks], dir);
+        x.argv[0] = scratch[0];
+        x.argv[1] = m->s->verb;
+        x.argv[2] = dir;
+        x.program = "cairn";
     } else {
         int link = lab_link(m->lab, m->s->stage, m->s->step, NULL);
 
         lab_copy(m->lab->before[link], dir);
         lab_argv(m->lab, link, dir, &x, scratch);
     }
-    x.program = strrchr(scratch[0], '/') + 1;
     lab_run(m->lab, &x, e);
 }
 
@@ -79,7 +70,7 @@ static int trial(void *arg, long i, const char *box, char *why)
     if (!e.fired)
         return 2;
     crash = e.code < 0 || e.code == 255;
-    atomic_fetch_add(m->crashes, crash);
+    lab_tally[0] = crash;
     if (e.late || e.orphans || e.outside || (!crash && e.code && e.code != 73 && e.code != 74 && e.code != 70)) {
         snprintf(why, WHY_BYTES, "allocation %ld%s: ended with %d: %.500s", n, on ? " and all after it" : "", e.code, e.last);
         return 1;
@@ -102,38 +93,41 @@ static void name_of(void *arg, long i, char *out, size_t n)
     snprintf(out, n, "memory --subject %s --seed %llu, sample %ld", m->s->name, (unsigned long long)m->seed, i);
 }
 
-long faults_memory(const struct lab *lab, const struct faults_opts *o)
+long faults_memory(const struct faults_opts *o)
 {
-    atomic_long *crashes = mmap(NULL, sizeof *crashes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    long violated = 0;
+    const struct lab *lab = lab_get(LAB_PLAIN);
+    long violated = 0, failed = 0, crashes = 0;
 
-    if (crashes == MAP_FAILED)
-        lab_die("mmap: %s", strerror(errno));
+    lab_part_pools(SUBJECTS);
     for (int i = 0; i < SUBJECTS; i++) {
-        struct memory m = {.crashes = crashes, .lab = lab, .s = &subjects[i], .samples = SAMPLES / o->every > 2 ? SAMPLES / o->every : 2, .seed = o->seed};
-        char *box = cairn_format("%s/memory", lab->work), *dir = cairn_format("%s/run", box), plan[60];
+        struct memory m = {.lab = lab, .s = &subjects[i], .samples = SAMPLES / o->every > 2 ? SAMPLES / o->every : 2, .seed = o->seed};
+        char *box, *dir, plan[60], key[60];
         struct lab_counts c;
         struct lab_end e;
         double t0 = lab_now();
 
-        if (!o->subject || !strcmp(o->subject, subjects[i].name)) {
-            if (mkdir(box, 0777))
-                lab_die("mkdir %s: %s", box, strerror(errno));
-            snprintf(plan, sizeof plan, "n=0 ops=%u", 1u << OP_ALLOC);
-            start(&m, box, dir, plan, &e);
-            lab_remove(box);
-            m.allocations = e.calls;
-            atomic_store(m.crashes, 0);
-            if (e.code || e.calls < m.samples)
-                lab_die("%s: %ld allocations, ended with %d: %s", subjects[i].name, e.calls, e.code, e.last);
-            c = lab_pool_run(lab, &(struct lab_pool){o->jobs, m.samples, trial, name_of, &m}, subjects[i].name);
-            tap(!c.violated, "memory, %s: %ld allocations, %ld of them failed, %ld crashed in a library, %ld violations, %.0f s", subjects[i].name,
-                m.allocations, c.held + c.violated, atomic_load(m.crashes), c.violated, lab_now() - t0);
-            violated += c.violated;
-        }
+        if (o->subject && strcmp(o->subject, subjects[i].name))
+            continue;
+        box = lab_text("%s/memory", lab->work);
+        dir = lab_text("%s/run", box);
+        if (mkdir(box, 0777))
+            lab_die("mkdir %s: %s", box, strerror(errno));
+        snprintf(plan, sizeof plan, "n=0 ops=%u", 1u << OP_ALLOC);
+        start(&m, box, dir, plan, &e);
+        lab_remove(box);
+        m.allocations = e.calls;
+        if (e.code || e.calls < m.samples)
+            lab_die("%s: %ld allocations, ended with %d: %s", subjects[i].name, e.calls, e.code, e.last);
+        snprintf(key, sizeof key, "memory/%s", subjects[i].name);
+        c = lab_pool_run(lab, &(struct lab_pool){o->jobs, m.samples, trial, name_of, &m}, key);
+        tap(!c.violated, "memory, %s: %ld allocations, %ld of them failed, %ld crashed in a library, %ld violations, %.0f s", subjects[i].name,
+            m.allocations, c.held + c.violated, c.tally[0], c.violated, lab_now() - t0);
+        violated += c.violated;
+        failed += c.held + c.violated;
+        crashes += c.tally[0];
         free(box);
         free(dir);
     }
-    munmap(crashes, sizeof *crashes);
+    sum("%ld failing allocations in %d programs, %ld crashed in a library, %ld violations", failed, SUBJECTS, crashes, violated);
     return violated;
 }

@@ -24,6 +24,7 @@
 #include "tests/faults/faults.h"
 
 #define GENERATIONS 2
+#define PAIRS_EVERY 3 /* so many-th pair and what follows is tried */
 #define MOMENTS (1u << CLASS_PIN | 1u << CLASS_MARKER | 1u << CLASS_SHARD | 1u << CLASS_MANIFEST) /* calls on these count */
 
 enum second { GOES_ON, OVERTAKEN, KILLED, SECONDS = KILLED + 8 }; /* KILLED + k: k + 1 calls after its stop */
@@ -100,7 +101,7 @@ static void child_start(const struct pins *p, struct child *c, const char *box, 
     if (mkdir(c->box, 0777))
         lab_die("mkdir %s: %s", c->box, strerror(errno));
     snprintf(c->plan, sizeof c->plan, "n=%ld then=%ld kind=stop classes=%u", n, then, MOMENTS);
-    c->x = (struct lab_exec){.argv = {p->self, what, dir, NULL}, .box = c->box, .root = dir, .plan = c->plan, .limit_s = 20};
+    c->x = (struct lab_exec){.argv = {p->self, what, dir, NULL}, .box = c->box, .root = dir, .plan = c->plan};
     c->pid = lab_start(p->lab, &c->x);
 }
 
@@ -151,7 +152,7 @@ static int settled(const struct pins *p, const char *box, const char *dir, char 
     }
     for (int i = 0; i < GENERATIONS; i++) {
         snprintf(path, sizeof path, "%s/%d", dir, i);
-        listing = lab_listing(path);
+        listing = lab_listing(path, 0);
         if ((i < GENERATIONS - 1 && strstr(listing, "a#")) || strstr(listing, ".tmp.") || strstr(listing, "pin/")) {
             snprintf(why, WHY_BYTES, "generation %d holds %.400s", i, listing);
             for (char *c = why; *c; c++)
@@ -237,20 +238,23 @@ static long calls_of(const struct pins *p, const char *what)
     return c.end.calls;
 }
 
-long faults_pins(const struct lab *lab, const struct faults_opts *o)
+long faults_pins(const struct faults_opts *o)
 {
-    struct pins p = {.lab = lab, .self = realpath("/proc/self/exe", NULL), .every = o->every, .seed = o->seed};
+    const struct lab *lab = lab_get(LAB_WHOLE);
+    struct pins p = {.lab = lab, .self = realpath("/proc/self/exe", NULL), .every = o->every * PAIRS_EVERY, .seed = o->seed};
     struct lab_counts c;
     double t0 = lab_now();
     long all;
 
-    p.generation = cairn_format("%s/eval/000000/held/rollout", lab->before[lab->nlinks]); /* small: what matters are the moments */
+    lab_part_pools(1);
+    p.generation = lab_text("%s/eval/000000/held/rollout", lab->before[lab->nlinks]); /* small: what matters are the moments */
     p.reader_calls = calls_of(&p, "child-reader");
     p.collector_calls = calls_of(&p, "child-collector");
     all = (p.reader_calls + 1) * (p.collector_calls + 1) * SECONDS;
     c = lab_pool_run(lab, &(struct lab_pool){o->jobs, all / p.every, trial, name_of, &p}, "pins");
     tap(!c.violated, "pins: %ld of %ld pairs of moments (%ld of a reader, %ld of a collector), %ld violations, %.0f s", c.held + c.violated, all,
         p.reader_calls, p.collector_calls, c.violated, lab_now() - t0);
+    sum("%ld pairs of moments of a reader and a collector, %ld violations", c.held + c.violated, c.violated);
     free(p.self);
     free(p.generation);
     return c.violated;

@@ -18,6 +18,9 @@
  *                            ms=M          for delay
  *                            then=K        after a stop: killed K calls later
  *                            trace=1       write call lines
+ *                            under=TEXT    only calls on paths that hold it
+ *                            without=TEXT  only calls on paths that do not
+ *                            rank=R        only in that rank (OMPI_COMM_WORLD_RANK; alone: 0)
  *   CAIRN_FAULT_FREE     a directory that may be written to like root (its own scratch), "" for none
  *   CAIRN_FAULT_JOURNAL  a file to which every change of the file system below root is appended (journal.h)
  *   CAIRN_FAULT_SKEW     seconds that are added to the wall clock

@@ -18,6 +18,7 @@
 #include "tests/faults/faults.h"
 
 #define ATTEMPTS 3
+#define TOGETHER 60 /* starts of two or three at once, of each subject */
 
 enum second { SECOND_ENDS, SECOND_KILLED, SECOND_STOPPED, SECONDS };
 
@@ -53,9 +54,8 @@ static void attempt_start(const struct races *s, struct attempt *a, const char *
     snprintf(a->box, sizeof a->box, "%s/attempt-%d", box, number);
     if (mkdir(a->box, 0777))
         lab_die("mkdir %s: %s", a->box, strerror(errno));
-    a->x = (struct lab_exec){.box = a->box, .root = dir, .plan = a->plan, .limit_s = 30};
+    a->x = (struct lab_exec){.box = a->box, .root = dir, .plan = a->plan};
     lab_argv(s->lab, s->link, dir, &a->x, a->scratch);
-    a->x.program = strrchr(a->scratch[0], '/') + 1;
     a->pid = lab_start(s->lab, &a->x);
 }
 
@@ -216,27 +216,35 @@ static long calls_of(const struct races *s)
     return a.end.calls;
 }
 
-long faults_races(const struct lab *lab, const struct faults_opts *o)
+long faults_races(const struct faults_opts *o)
 {
-    long violated = 0;
+    long violated = 0, takeovers = 0, starts = 0;
 
+    lab_part_pools(2 * SUBJECTS);
     for (int i = 0; i < SUBJECTS; i++) {
+        const struct lab *lab = lab_get(subjects[i].eval ? LAB_WHOLE : LAB_PLAIN);
         struct races s = {.lab = lab, .o = o};
         struct every_of e = {&s, o->every};
         struct lab_counts c, d;
         double t0 = lab_now();
-        long pairs = 40 / o->every > 1 ? 40 / o->every : 1;
+        long pairs = TOGETHER / o->every > 1 ? TOGETHER / o->every : 1;
+        char key[2][60];
 
         if (o->subject && strcmp(o->subject, subjects[i].name))
             continue;
+        snprintf(key[0], sizeof key[0], "takeover/%s", subjects[i].name);
+        snprintf(key[1], sizeof key[1], "together/%s", subjects[i].name);
         s.link = lab_link(lab, subjects[i].stage, 2, subjects[i].eval);
         s.calls = calls_of(&s);
-        c = lab_pool_run(lab, &(struct lab_pool){o->jobs, s.calls * SECONDS / o->every, takeover_some, name_some, &e}, "takeover");
+        c = lab_pool_run(lab, &(struct lab_pool){o->jobs, s.calls * SECONDS / o->every, takeover_some, name_some, &e}, key[0]);
         s.together = 1;
-        d = lab_pool_run(lab, &(struct lab_pool){o->jobs, pairs, together, name_of, &s}, "together");
+        d = lab_pool_run(lab, &(struct lab_pool){o->jobs, pairs, together, name_of, &s}, key[1]);
         tap(!c.violated && !d.violated, "races, %s: %ld takeovers, %ld starts together, %ld violations, %.0f s", subjects[i].name, c.held + c.violated,
             d.held + d.violated, c.violated + d.violated, lab_now() - t0);
         violated += c.violated + d.violated;
+        takeovers += c.held + c.violated;
+        starts += d.held + d.violated;
     }
+    sum("%ld takeovers of a stopped attempt, %ld starts together of two or three, %ld violations", takeovers, starts, violated);
     return violated;
 }

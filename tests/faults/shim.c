@@ -40,11 +40,12 @@ static char root[PATH_BYTES], spare[PATH_BYTES]; /* CAIRN_FAULT_ROOT, CAIRN_FAUL
 static size_t root_n, spare_n;
 static char fd_rel[FDS][PATH_BYTES];          /* path below root, "/" alone for root itself; "": not below root */
 static char fd_abs[FDS][PATH_BYTES];          /* of directories that are not below root: openat starts there */
-static int reporting, journaling, active, tracing;
+static int reporting, journaling, active, tracing, ranked; /* ranked: under mpirun */
 static struct {
     long n, err, ms, then;
     unsigned ops, classes;
     int kind, on;
+    char under[64], without[64];
 } plan;
 static atomic_long counted, allocs;
 static long skew; /* seconds that are added to the wall clock */
@@ -147,7 +148,7 @@ static void beyond(const char *op, int dirfd, const char *name)
     char abs[PATH_MAX];
 
     if (!reporting || !root_n || !name || !absolute(dirfd, name, abs) || below(abs) || !strncmp(abs, "/proc/", 6) ||
-        !strcmp(abs, "/dev/null") || !strcmp(abs, "/dev/tty") || (spare_n && !strncmp(abs, spare, spare_n)))
+        !strcmp(abs, "/dev/null") || (ranked && !strncmp(abs, "/dev/shm/vader_segment.", 23)) || !strcmp(abs, "/dev/tty") || (spare_n && !strncmp(abs, spare, spare_n)))
         return;
     tell("outside %s %s\n", op, abs);
 }
@@ -160,7 +161,7 @@ static enum fault_kind meet(enum fault_op op, const char *rel, size_t bytes)
     enum fault_class c;
     long k;
 
-    if (!active || !rel || !(plan.ops >> op & 1))
+    if (!active || !rel || !(plan.ops >> op & 1) || (plan.under[0] && !strstr(rel, plan.under)) || (plan.without[0] && strstr(rel, plan.without)))
         return KIND_NONE;
     c = fault_classify(rel[0] == '/' ? "" : rel);
     if (!(plan.classes >> c & 1))
@@ -218,6 +219,15 @@ static long number(const char *text, const char *key, long or)
     return or;
 }
 
+static void text_of(const char *text, const char *key, char *out, size_t room)
+{
+    size_t n = strlen(key);
+
+    for (const char *p = text; p && *p; p += strcspn(p, " "), p += strspn(p, " "))
+        if (!strncmp(p, key, n) && p[n] == '=')
+            snprintf(out, room, "%.*s", (int)strcspn(p + n + 1, " "), p + n + 1);
+}
+
 static void keep_open(const char *path, int as)
 {
     long fd = syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
@@ -231,11 +241,13 @@ static void keep_open(const char *path, int as)
 __attribute__((constructor)) static void begin(void)
 {
     const char *r = getenv("CAIRN_FAULT_ROOT"), *report = getenv("CAIRN_FAULT_REPORT"), *text = getenv("CAIRN_FAULT"),
-               *program = getenv("CAIRN_FAULT_PROGRAM"), *journal = getenv("CAIRN_FAULT_JOURNAL"), *s = getenv("CAIRN_FAULT_FREE");
+               *program = getenv("CAIRN_FAULT_PROGRAM"), *journal = getenv("CAIRN_FAULT_JOURNAL"), *s = getenv("CAIRN_FAULT_FREE"), *mpi = getenv("OMPI_COMM_WORLD_RANK");
     char exe[PATH_MAX];
     ssize_t n = syscall(SYS_readlink, "/proc/self/exe", exe, sizeof exe - 1);
 
     exe[n > 0 ? n : 0] = 0;
+    if (number(text, "rank", -1) >= 0 && number(text, "rank", -1) != (mpi ? strtol(mpi, NULL, 10) : 0))
+        return;
     if (program && *program && strcmp(strrchr(exe, '/') ? strrchr(exe, '/') + 1 : exe, program))
         return;
     snprintf(root, sizeof root, "%s", r ? r : "");
@@ -258,6 +270,9 @@ __attribute__((constructor)) static void begin(void)
     plan.ms = number(text, "ms", 100);
     plan.then = number(text, "then", 0);
     tracing = (int)number(text, "trace", 0);
+    text_of(text, "under", plan.under, sizeof plan.under);
+    text_of(text, "without", plan.without, sizeof plan.without);
+    ranked = mpi != NULL;
     for (int k = 0; text && k < KINDS; k++) {
         char want[32];
 
@@ -606,10 +621,11 @@ int mkdirat(int dirfd, const char *name, mode_t mode)
     const char *y = place(dirfd, name, b);
     int r;
 
-    beyond("mkdir", dirfd, name);
     if (fails(meet(OP_MKDIR, y, 0)))
         return -1;
     r = (int)syscall(SYS_mkdirat, dirfd, name, mode);
+    if (!r)
+        beyond("mkdir", dirfd, name);
     if (!r && y)
         record(J_MKDIR, y, "", "", 0, 0);
     return r;

@@ -31,13 +31,13 @@ static void usage_of(const char *listing, long *files)
 
 static int in_full_disk(const struct space *s, long i, const char *box, char *why)
 {
-    char dir[600], cairn[600], opts[100], large[100];
-    struct lab_exec x = {.argv = {cairn, "run", s->lab->recipe, "--run", dir, "--quiet", NULL}, .box = box};
+    char dir[600], scratch[2][600], opts[100], large[100];
+    struct lab_exec x = {.box = box};
     struct lab_end e;
     int bad = 0;
 
     snprintf(dir, sizeof dir, "%s/run", box);
-    snprintf(cairn, sizeof cairn, "%s/cairn", s->lab->bin);
+    lab_argv_run(s->lab, "run", dir, &x, scratch);
     if (s->inodes)
         snprintf(opts, sizeof opts, "size=64m,nr_inodes=%ld", 2 + (i + 1) * (s->files + 10) / s->n);
     else
@@ -91,25 +91,30 @@ static int may_mount(void)
     return pid > 0 && waitpid(pid, &status, 0) == pid && !status;
 }
 
-long faults_space(const struct lab *lab, const struct faults_opts *o)
+long faults_space(const struct faults_opts *o)
 {
-    struct space s = {.lab = lab, .bytes = 2 << 20};
-    long violated = 0;
+    const struct lab *lab = lab_get(LAB_WHOLE);
+    struct space s = {.lab = lab, .bytes = 1 << 20};
+    long violated = 0, sizes = 0;
 
     if (!may_mount()) {
         tap(1, "space # SKIP cannot mount a tmpfs here");
+        sum("not tried: no tmpfs can be mounted here");
         return 0;
     }
+    lab_part_pools(2);
     usage_of(lab->listing, &s.files);
     for (s.inodes = 0; s.inodes < 2; s.inodes++) {
         struct lab_counts c;
         double t0 = lab_now();
 
         s.n = 100 / o->every > 3 ? 100 / o->every : 3;
-        c = lab_pool_run(lab, &(struct lab_pool){o->jobs, s.n, trial, name_of, &s}, "space");
+        c = lab_pool_run(lab, &(struct lab_pool){o->jobs, s.n, trial, name_of, &s}, s.inodes ? "space/files" : "space/bytes");
         tap(!c.violated, "space: %ld sizes of a file system in %s, %ld violations, %.0f s", s.n, s.inodes ? "files" : "bytes", c.violated,
             lab_now() - t0);
         violated += c.violated;
+        sizes += s.n;
     }
+    sum("%ld sizes of a file system that is too small, %ld violations", sizes, violated);
     return violated;
 }

@@ -12,7 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/str.h"
 #include "tests/faults/faults.h"
 
 struct strange {
@@ -74,16 +73,20 @@ static int trial(void *arg, long i, const char *box, char *why)
 {
     const struct stranger *s = arg;
     const struct strange *c = &cases[i];
-    char run[600], cairn[600], skew[40], path[1300], *sh, *digest = NULL;
-    struct lab_exec x = {.argv = {cairn, "run", s->lab->recipe, "--run", run, "--quiet", c->args, NULL}, .box = box, .root = run, .plan = ""};
+    char run[600], scratch[2][600], skew[40], path[1300], *sh, *digest = NULL;
+    struct lab_exec x = {.box = box, .root = run, .plan = ""};
     struct lab_end e;
     double t0;
-    int ok;
+    int ok, n = 0;
 
     snprintf(run, sizeof run, "%s/run", box);
-    snprintf(cairn, sizeof cairn, "%s/cairn", s->lab->bin);
+    lab_argv_run(s->lab, "run", run, &x, scratch);
+    while (x.argv[n])
+        n++;
+    x.argv[n] = c->args;
+    x.program = NULL;
     lab_copy(s->lab->before[s->from], run);
-    sh = cairn_format("R='%s' O='%s' M='%s'; %s", run, s->other, s->lab->recipe, c->script);
+    sh = lab_text("R='%s' O='%s' M='%s'; %s", run, s->other, s->lab->recipe, c->script);
     if (system(sh))
         lab_die("%s: %s failed", c->what, sh);
     free(sh);
@@ -127,25 +130,34 @@ static void name_of(void *arg, long i, char *out, size_t n)
     snprintf(out, n, "strange: %s", cases[i].what);
 }
 
-long faults_strange(const struct lab *lab, const struct faults_opts *o)
+long faults_strange(const struct faults_opts *o)
 {
+    const struct lab *lab = lab_get(LAB_WHOLE);
     struct stranger s = {.lab = lab, .from = lab_link(lab, CAIRN_STAGE_ROLLOUT, 2, NULL)};
-    char *box = cairn_format("%s/strange", lab->work), *cairn = cairn_format("%s/cairn", lab->bin);
+    char *box = lab_text("%s/strange", lab->work), scratch[2][600];
+    struct lab_exec x = {.box = box};
     struct lab_counts c;
     struct lab_end e;
     double t0 = lab_now();
+    int n = 0;
 
-    s.other = cairn_format("%s/run", box);
+    lab_part_pools(1);
+    s.other = lab_text("%s/run", box);
     if (mkdir(box, 0777))
         lab_die("mkdir %s: %s", box, strerror(errno));
-    lab_run(lab, &(struct lab_exec){.argv = {cairn, "run", lab->recipe, "--run", s.other, "--quiet", "run.seed=11", NULL}, .box = box}, &e);
+    lab_argv_run(lab, "run", s.other, &x, scratch);
+    while (x.argv[n])
+        n++;
+    x.argv[n++] = "run.seed=11";
+    x.argv[n] = NULL;
+    lab_run(lab, &x, &e);
     if (e.code)
         lab_die("run ended with %d: %s", e.code, e.last);
     c = lab_pool_run(lab, &(struct lab_pool){o->jobs, CASES, trial, name_of, &s}, "strange");
     tap(!c.violated, "strange: %d strange states of a run, %ld violations, %.0f s", CASES, c.violated, lab_now() - t0);
+    sum("%d strange states of a run, %ld violations", CASES, c.violated);
     lab_remove(box);
     free(box);
-    free(cairn);
     free(s.other);
     return c.violated;
 }
