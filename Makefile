@@ -273,9 +273,10 @@ test: bootstrap
 	@rm -rf $(B)/tap
 	CAIRN_BUILD=$(B) CAIRN_TAP=$(B)/tap prove -j$(JOBS) -e tests/tap $(wildcard tests/*/*.t) $(BATS) $(TESTS)
 
+# Within the hour on two cores; killed, the next call goes on where it was.
 test-faults: bootstrap
 	@$(SUB) --silent test-programs
-	CAIRN_BUILD=$(B) $(B)/tests/faults all --jobs $(JOBS)
+	CAIRN_BUILD=$(B) $(B)/tests/faults all --jobs $(JOBS) --journal $(B)/faults.journal
 	tests/model/commit.t --full
 
 # A Slurm cluster of four nodes on this machine (needs root): what concerns jobs, preemption and lost nodes. Minutes.
@@ -306,7 +307,7 @@ help:
 	@echo "make             build everything into $(B)/ ($(B)/bin/cairn and the four stages)"
 	@echo "make demo        install what is missing, build, run recipes/tiny.yaml to the end, show what came out (RUN=DIR: where)"
 	@echo "make test        install what is missing, build, run every test that this machine can run"
-	@echo "make test-faults every file operation fails, kills at random moments, races, flipped bits; the commit protocol's model"
+	@echo "make test-faults every file operation fails, kills at random moments, races, flipped bits; the commit protocol's model (an hour; goes on after a kill)"
 	@echo "make test-slurm  runs as Slurm jobs under fire, on a cluster of four nodes made for it (needs root)"
 	@echo "make devcluster  a shell on a Slurm cluster of four nodes on this machine (needs root)"
 	@echo "make bench       measure this machine and this build"
