@@ -203,12 +203,12 @@ $(B)/tests/fixture_check: $(B)/obj/tests/fixture_check.o $(call lib,$(LINK_all))
 
 # The GPU back-end on an emulated GPU, for conformance without one: its own sources, compiled against tests/emu instead of CUDA.
 # Dynamic shared memory has no counterpart in C++ and becomes a pointer on the way. Left out: kernels for sm_90a, cuBLASLt.
-EMU_NOT := %_sm90 product_wgmma product_lt
+EMU_NOT := %_wgmma product_lt
 EMU_SRC := $(filter-out $(EMU_NOT),$(basename $(notdir $(wildcard kernels/cuda/*.cu))))
 EMU_OBJ := $(EMU_SRC:%=$(B)/obj/emu/%.cu.o) $(B)/obj/emu/emu.o $(B)/obj/emu/absent.o \
            $(patsubst %,$(B)/obj/emu/%.o,$(filter-out $(EMU_NOT),$(basename $(notdir $(wildcard kernels/cuda/*.c)))))
 EMU_FLAGS := -Itests/emu -I. -Iruntime -Ikernels/cuda -MMD -MP -O2 -g -ffp-contract=off -fno-strict-aliasing -fPIC -fvisibility=hidden -Wall
-$(B)/obj/emu/%.cc: kernels/cuda/%.cu
+$(B)/obj/emu/%.cc: kernels/cuda/%.cu Makefile
 	@mkdir -p $(@D)
 	sed -E 's/extern __shared__ (__align__\([0-9]+\) |alignas\([0-9]+\) )?([A-Za-z_0-9 ]+) ([A-Za-z_0-9]+)\[\];/\2 *\3 = (\2 *)emu_dynamic_shared;/' $< >$@
 $(B)/obj/emu/%.cu.o: $(B)/obj/emu/%.cc
