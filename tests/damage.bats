@@ -107,6 +107,28 @@ hf() { # DIR: a HuggingFace directory to spoil
     is 65 "$cairn" verify "$dir"
 }
 
+@test "an imported base is verified with the run that links to it; repair cannot mend it" {
+    base=$BATS_TEST_TMPDIR/imported
+    dir=$BATS_TEST_TMPDIR/on
+    cp -r "$BATS_FILE_TMPDIR/whole/base" "$base"
+    is 0 "$cairn" init "$micro" --run "$dir" model.init=null "model.from=$base"
+    [ -L "$dir/base" ]
+    is 0 "$cairn" verify --deep "$dir"
+    says "1 artefacts"
+    shard=$(ls "$base"/a*/*.h5 | head -1)
+    flip "$shard" $(($(stat -c %s "$shard") / 2))
+    is 65 "$cairn" verify "$dir"
+    says "bad: " "$dir/base/" "$(basename "$shard")" "1 bad"
+    is 65 "$cairn" verify --repair "$dir"
+    says "left: " "$(basename "$shard")"
+    [ -L "$dir/base" ]
+    flip "$shard" $(($(stat -c %s "$shard") / 2))
+    is 0 "$cairn" verify "$dir"
+    mv "$base" "$base.away"
+    is 65 "$cairn" verify "$dir"
+    says "leads to $base, which is not there"
+}
+
 @test "a missing shard: 65 naming it" {
     copy
     shard=$(ls "$dir"/policy/000001/a*/*.h5 | head -1)

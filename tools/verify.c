@@ -1,8 +1,11 @@
 /* verify.c - `cairn verify DIR`: holds every manifest and every shard below DIR against its size and digest, and the files of a run itself
- * against what it was made with; names each bad file. With --repair, takes what is bad out of the run (repair.h). */
+ * against what it was made with, the base that it links to included; names each bad file. With --repair, takes what is bad out of the run (repair.h). */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -177,6 +180,31 @@ out:
     return st;
 }
 
+/* A base that was imported: RUN/base leads to it, and the walk follows no links. */
+static enum cairn_status base_follow(struct args *a, const struct cairn_run *run, const struct cairn_verify_opts *o, struct cairn_verify_counts *c,
+                                     struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *path = cairn_run_path(run, "base"), to[1024] = "", text[1300];
+    struct stat sb;
+
+    if (!path)
+        return CAIRN_NOMEM(err);
+    if (lstat(path, &sb) || !S_ISLNK(sb.st_mode))
+        goto out;
+    if (!cairn_path_is_dir(path)) {
+        if (readlink(path, to, sizeof to - 1) < 0)
+            TRY(cairn_fail_errno(err, errno, "read the link %s", path));
+        snprintf(text, sizeof text, "%.200s: leads to %s, which is not there", path, to);
+        bad(a, path, text);
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s", text));
+    }
+    TRY(cairn_verify_artefact(path, NULL, o, c, err));
+out:
+    free(path);
+    return st;
+}
+
 static int is_run(const char *dir)
 {
     char *path = cairn_path_join(dir, "run.json");
@@ -290,6 +318,14 @@ int cairn_verb_verify(int argc, char **argv)
     }
     a.progress = cairn_progress_begin("verify", "MiB", 0, 10);
     st = cairn_verify_tree(run ? run->dir : a.dir, &o, &c, &err);
+    if (run && (st == CAIRN_OK || st == CAIRN_EDATA)) {
+        enum cairn_status looked = base_follow(&a, run, &o, &c, &first);
+
+        if (looked != CAIRN_OK && (st == CAIRN_OK || looked != CAIRN_EDATA)) {
+            st = looked;
+            err = first;
+        }
+    }
     cairn_progress_end(a.progress);
     if (st == CAIRN_OK && c.artefacts == 0)
         st = cairn_fail(&err, CAIRN_ENOINPUT, "%s: nothing committed below it", a.dir);
