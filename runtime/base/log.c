@@ -122,6 +122,15 @@ static void put_time(struct cairn_str *s, double t)
         cairn_str_printf(s, "%ld:%02ld", sec / 60, sec % 60);
 }
 
+/* "37.5 tokens/s, ", "12300 tokens/s, ", "1.23 Mbytes/s, " */
+static void put_rate(struct cairn_str *s, double rate, const char *unit)
+{
+    if (rate >= 1e6)
+        cairn_str_printf(s, "%.3g M%s/s, ", rate / 1e6, unit);
+    else
+        cairn_str_printf(s, "%.*f %s/s, ", rate >= 100 ? 0 : rate >= 10 ? 1 : 2, rate, unit);
+}
+
 static void progress_print(struct cairn_progress *p, double now, int last)
 {
     struct cairn_str s = {0};
@@ -141,7 +150,8 @@ static void progress_print(struct cairn_progress *p, double now, int last)
     cairn_str_printf(&s, "%lld", (long long)p->done);
     if (p->total > 0)
         cairn_str_printf(&s, "/%lld", (long long)p->total);
-    cairn_str_printf(&s, " %s, %.3g/s, ", p->unit, rate);
+    cairn_str_printf(&s, " %s, ", p->unit);
+    put_rate(&s, rate, p->unit);
     put_time(&s, spent);
     if (!last && p->total > p->done && rate > 0) {
         cairn_str_puts(&s, ", about ");

@@ -49,6 +49,14 @@ static void quiet(void)
     cairn_log_quiet(0);
 }
 
+static void progress_of_much(void)
+{
+    struct cairn_progress *p = cairn_progress_begin("load", "bytes", 0, 10);
+
+    cairn_progress_at(p, INT64_MAX / 2);
+    cairn_progress_end(p);
+}
+
 static void progress(void)
 {
     struct cairn_progress *p = cairn_progress_begin("rollout", "tokens", 100, 0.02);
@@ -82,6 +90,11 @@ static void messages(void **state)
     assert_non_null(strstr(p, "cairn-train: rollout 60/100 tokens"));
     assert_null(strstr(p, " 10/100"));
     assert_null(strchr(p, '\r'));
+    assert_non_null(strstr(p, " tokens/s, 0:0")); /* a rate has a unit */
+    free(p);
+    p = stderr_of(progress_of_much);
+    assert_non_null(strstr(p, "cairn-train: load 4611686018427387903 bytes, "));
+    assert_non_null(strstr(p, " Mbytes/s, 0:0"));
     free(p);
 }
 
