@@ -223,8 +223,11 @@ $(B)/lib/cairn-emu.so: $(EMU_OBJ) $(B)/lib/libcairn_base.a
 	@mkdir -p $(@D)
 	$(CXX) -shared $^ -Wl,--exclude-libs,ALL -o $@ $(SYS_base)
 
-# What is measured on a GPU by itself: tests/gpu/bench_NAME.c.
-GPU_BENCHES := $(patsubst tests/gpu/%.c,$(B)/tests/%,$(wildcard tests/gpu/bench_*.c))
+# What is measured on a GPU by itself: tests/gpu/bench_NAME.c. bench_model runs a whole model.
+GPU_BENCHES := $(patsubst tests/gpu/%.c,$(B)/tests/%,$(filter-out tests/gpu/bench_model.c,$(wildcard tests/gpu/bench_*.c)))
+$(B)/tests/bench_model: $(B)/obj/tests/gpu/bench_model.o $(call lib,$(LINK_all))
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $< $(call lib,$(LINK_all)) -o $@ $(call sys,$(LINK_all))
 $(GPU_BENCHES): $(B)/tests/%: $(B)/obj/tests/gpu/%.o $(call lib,$(LINK_kernels))
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $< $(call lib,$(LINK_kernels)) -o $@ $(call sys,$(LINK_kernels))
@@ -297,7 +300,7 @@ bench: bootstrap
 	$(B)/bin/cairn bench
 
 lint:
-	shellcheck tools/bootstrap tools/devcluster tests/tap tests/tally .ci/run
+	shellcheck tools/gpu-check tools/bootstrap tools/devcluster tests/tap tests/tally .ci/run
 	@for f in $$(git ls-files '*.c' ':!tests' $(if $(filter 1,$(CUDA)),,':!kernels/cuda')); do \
 		clang -fsyntax-only $(STD) $(WARN) -Werror -I. -Iruntime $(if $(filter 1,$(CUDA)),-isystem $(CUDA_HOME)/include) $(CF_ckpt) $(CF_text) $(CF_grade) $(CF_recipe) $(call pc_cflags,$(MPI_PC)) \
 			-DCAIRN_ISA='"x"' -Wno-unknown-warning-option $$f || exit 1; done

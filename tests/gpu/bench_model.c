@@ -1,0 +1,545 @@
+/* bench_model.c - a whole model with random weights on one device: how fast it trains and samples, and whether its bits hold.
+ *
+ *     bench_model CONFIG.json [--backend B] [--act f32|bf16] COMMAND... | -
+ *
+ * COMMAND is one word of arguments joined by commas; "-" reads one a line from stdin and answers each before the next is read, so
+ * that somebody else may run something in between (interleave.py). One JSON object a command on stdout, notes on lines with '#'.
+ *
+ *     train,B,T[,REPEATS]       forward and backward of B sequences of T tokens, without optimiser: tokens a second (median)
+ *     step[,REPEATS]            one optimiser update
+ *     profile,B,T               the same, op by op
+ *     rollout,N,PROMPT,NEW      N prompts in one engine: new tokens a second, the prompts' time included
+ *     decode,N,PROMPT,NEW       N sequences, op by op, of the calls that decode only
+ *     bits,TOKENS[,SECONDS]     sampled log-probabilities against the trainer's, bit by bit, over mixes of batch, pages and chunks
+ *     repeat,N,B,T              N times forward and backward: equal bits of log-probabilities and of every gradient
+ *     memory                    what lies where
+ *
+ * Exit 0, 64 usage, 76 when bits differ, else the status of what failed.
+ */
+#include "subject.h"
+
+#include "stages/rollout/engine.h"
+
+static int unequal; /* commands whose bits did not hold */
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static double median(double *x, int n)
+{
+    qsort(x, (size_t)n, sizeof *x, by_value);
+    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
+}
+
+/* ---- training ------------------------------------------------------------------------------------------------------- */
+
+struct turn {
+    struct rows rows;
+    struct cairn_buffer *buf;
+    struct cairn_tensor up; /* dlogprob */
+};
+
+static enum cairn_status turn_make(struct turn *t, struct subject *s, int seqs, int64_t each, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int64_t n = seqs * each;
+    float *h = malloc((size_t)n * sizeof *h + 1);
+
+    memset(t, 0, sizeof *t);
+    if (!h)
+        TRY(CAIRN_NOMEM(err));
+    TRY(subject_train_room(s, n, seqs, err));
+    TRY(rows_random(&t->rows, s, seqs, each, err));
+    TRY(cairn_buffer_create(s->k.dev, (size_t)n * sizeof *h, &t->buf, err));
+    TRY(cairn_tensor_view(&t->up, t->buf, 0, CAIRN_F32, 1, &n, err));
+    for (int64_t i = 0; i < n; i++)
+        h[i] = t->rows.target[i] < 0 ? 0 : -1 / (float)n;
+    TRY(cairn_tensor_set(&s->k.stream, &t->up, h, (size_t)n * sizeof *h, err));
+out:
+    free(h);
+    return st;
+}
+
+static void turn_free(struct turn *t)
+{
+    rows_free(&t->rows);
+    cairn_buffer_destroy(t->buf);
+}
+
+static enum cairn_status turn_run(struct turn *t, struct subject *s, struct cairn_scores *scores, double *forward_s,
+                                  struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    double begin = cairn_now_s();
+
+    TRY(cairn_forward(s->pass, &t->rows.b, t->rows.target, 1, scores, err));
+    if (forward_s) {
+        TRY(cairn_stream_wait(&s->k.stream, err));
+        *forward_s = cairn_now_s() - begin;
+    }
+    TRY(cairn_tensor_zero(&s->k.stream, &s->grads.flat, err));
+    TRY(cairn_backward(s->pass, &t->up, NULL, &s->grads, NULL, err));
+    TRY(cairn_stream_wait(&s->k.stream, err));
+out:
+    return st;
+}
+
+static enum cairn_status train(struct subject *s, const int64_t *v, int n, struct cairn_error *err)
+{
+    int repeats = n > 2 ? (int)v[2] : 5;
+    struct turn t = {0};
+    struct cairn_scores scores;
+    double took[100], forward;
+    enum cairn_status st = CAIRN_OK;
+
+    repeats = repeats < 1 ? 1 : repeats > 100 ? 100 : repeats;
+    TRY(turn_make(&t, s, (int)v[0], v[1], err));
+    for (int i = -2; i < repeats; i++) {
+        double begin = cairn_now_s();
+
+        TRY(turn_run(&t, s, &scores, NULL, err));
+        if (i >= 0)
+            took[i] = cairn_now_s() - begin;
+    }
+    TRY(turn_run(&t, s, &scores, &forward, err));
+    {
+        double m = median(took, repeats), tokens = (double)(v[0] * v[1]);
+
+        printf("{\"what\":\"train,%lld,%lld\",\"tok_s\":%.1f,\"ms\":%.3f,\"forward_ms\":%.3f,\"least_ms\":%.3f,\"most_ms\":%.3f,"
+               "\"pass_gb\":%.3f}\n",
+               (long long)v[0], (long long)v[1], tokens / m, 1e3 * m, 1e3 * forward, 1e3 * took[0], 1e3 * took[repeats - 1],
+               (double)cairn_pass_bytes(s->pass) * 1e-9);
+    }
+out:
+    turn_free(&t);
+    return st;
+}
+
+static enum cairn_status profile(struct subject *s, const int64_t *v, int n, struct cairn_error *err)
+{
+    struct turn t = {0};
+    struct cairn_scores scores;
+    enum cairn_status st = CAIRN_OK;
+    char what[64];
+
+    (void)n;
+    snprintf(what, sizeof what, "training %lld x %lld", (long long)v[0], (long long)v[1]);
+    TRY(turn_make(&t, s, (int)v[0], v[1], err));
+    TRY(turn_run(&t, s, &scores, NULL, err));
+    cairn_pass_destroy(s->pass);
+    s->pass = NULL;
+    watch_begin(&s->k);
+    st = subject_train_room(s, v[0] * v[1], (int)v[0], err);
+    for (int i = 0; st == CAIRN_OK && i < 2; i++)
+        st = turn_run(&t, s, &scores, NULL, err);
+    watch_end(&s->k, what, 2);
+out:
+    turn_free(&t);
+    return st;
+}
+
+static enum cairn_status step(struct subject *s, const int64_t *v, int n, struct cairn_error *err)
+{
+    const struct cairn_optimizer_opts o = {.learning_rate = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .publish = CAIRN_BF16};
+    int repeats = n > 0 ? (int)v[0] : 3;
+    double took[100], norm, lr;
+    enum cairn_status st = CAIRN_OK;
+
+    repeats = repeats < 1 ? 1 : repeats > 100 ? 100 : repeats;
+    TRY(subject_train_room(s, 256, 1, err));
+    if (!s->has_optimizer) {
+        TRY(cairn_optimizer_create(&s->optimizer, &s->table, &s->k, err));
+        s->has_optimizer = 1;
+        TRY(cairn_optimizer_start(&s->optimizer, &s->weights, err));
+    }
+    for (int i = -1; i < repeats; i++) {
+        double begin = cairn_now_s();
+
+        TRY(cairn_optimizer_step(&s->optimizer, &o, &s->grads, &s->weights, &norm, &lr, err));
+        TRY(cairn_stream_wait(&s->k.stream, err));
+        if (i >= 0)
+            took[i] = cairn_now_s() - begin;
+    }
+    printf("{\"what\":\"step\",\"ms\":%.3f,\"elements\":%lld}\n", 1e3 * median(took, repeats), (long long)s->table.elements);
+out:
+    return st;
+}
+
+/* a - b == 0 everywhere, on the device: sums of squares of the differences, which NaN makes no number. b is spoiled. */
+static enum cairn_status same(struct subject *s, const struct cairn_tensor *a, const struct cairn_tensor *b,
+                              const struct cairn_tensor *sum, double *square, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(s->k.ops.axpby(&s->k.stream, &(struct cairn_axpby){.x = *a, .y = *b, .a = 1, .b = -1}, err));
+    TRY(s->k.ops.sumsq(&s->k.stream, &(struct cairn_sumsq){.x = *b, .out = *sum}, err));
+    TRY(cairn_tensor_get(&s->k.stream, sum, square, sizeof *square, err));
+out:
+    return st;
+}
+
+static enum cairn_status repeat(struct subject *s, const int64_t *v, int n, struct cairn_error *err)
+{
+    struct turn t = {0};
+    struct cairn_scores scores;
+    struct cairn_store first = {0};
+    struct cairn_buffer *buf = NULL;
+    struct cairn_tensor sum;
+    const int64_t one = 1;
+    int64_t rows = v[1] * v[2], bad_rows = 0, bad_runs = 0;
+    float *want = malloc((size_t)rows * sizeof *want + 1), *got = malloc((size_t)rows * sizeof *got + 1);
+    double square = 0, norm = 0;
+    enum cairn_status st = CAIRN_OK;
+
+    (void)n;
+    if (!want || !got)
+        TRY(CAIRN_NOMEM(err));
+    TRY(turn_make(&t, s, (int)v[1], v[2], err));
+    TRY(cairn_store_create(&first, &s->table, s->k.dev, 1, err));
+    TRY(cairn_buffer_create(s->k.dev, sizeof(double), &buf, err));
+    TRY(cairn_tensor_view(&sum, buf, 0, CAIRN_F64, 1, &one, err));
+    for (int64_t i = 0; i < v[0]; i++) {
+        TRY(turn_run(&t, s, &scores, NULL, err));
+        TRY(cairn_tensor_get(&s->k.stream, &scores.logprob, i ? got : want, (size_t)rows * sizeof *got, err));
+        if (!i) {
+            TRY(cairn_tensor_copy(&s->k.stream, &first.flat, &s->grads.flat, err));
+            TRY(s->k.ops.sumsq(&s->k.stream, &(struct cairn_sumsq){.x = s->grads.flat, .out = sum}, err));
+            TRY(cairn_tensor_get(&s->k.stream, &sum, &norm, sizeof norm, err));
+            continue;
+        }
+        for (int64_t r = 0; r < rows; r++)
+            bad_rows += memcmp(&want[r], &got[r], sizeof *got) != 0;
+        TRY(same(s, &first.flat, &s->grads.flat, &sum, &square, err));
+        bad_runs += !(square == 0);
+    }
+    unequal += bad_rows || bad_runs || !(norm > 0) || !isfinite(norm);
+    printf("{\"what\":\"repeat\",\"runs\":%lld,\"rows\":%lld,\"grad_norm\":%.9g,\"unequal_logprobs\":%lld,\"runs_with_other_"
+           "gradients\":%lld}\n",
+           (long long)v[0], (long long)rows, sqrt(norm), (long long)bad_rows, (long long)bad_runs);
+out:
+    cairn_store_free(&first);
+    cairn_buffer_destroy(buf);
+    turn_free(&t);
+    free(want);
+    free(got);
+    return st;
+}
+
+/* ---- sampling ------------------------------------------------------------------------------------------------------- */
+
+struct sampled { /* prompt and response of one sample */
+    int32_t *id;
+    float *logprob; /* of the response */
+    int64_t prompt, n;
+};
+
+struct samples {
+    struct sampled *s;
+    int n, room;
+    const struct rows *prompts; /* sequence `tag` is the prompt */
+};
+
+static enum cairn_status keep(void *arg, const struct cairn_response *r, struct cairn_error *err)
+{
+    struct samples *l = arg;
+    const struct rows *p = l->prompts;
+    int64_t begin = p->start[r->tag], prompt = (r->tag + 1 < p->b.nseq ? p->start[r->tag + 1] : p->b.n) - begin;
+    struct sampled *s;
+
+    if (l->n == l->room)
+        return CAIRN_BUG(err, "more samples than were asked for");
+    s = &l->s[l->n];
+    s->id = malloc((size_t)(prompt + r->n) * sizeof *s->id);
+    s->logprob = malloc((size_t)r->n * sizeof *s->logprob);
+    if (!s->id || !s->logprob)
+        return CAIRN_NOMEM(err);
+    memcpy(s->id, p->id + begin, (size_t)prompt * sizeof *s->id);
+    memcpy(s->id + prompt, r->tokens, (size_t)r->n * sizeof *s->id);
+    memcpy(s->logprob, r->logprobs, (size_t)r->n * sizeof *s->logprob);
+    s->prompt = prompt;
+    s->n = r->n;
+    l->n++;
+    return CAIRN_OK;
+}
+
+static enum cairn_status forget(void *arg, const struct cairn_response *r, struct cairn_error *err)
+{
+    (void)err;
+    *(int64_t *)arg += r->n;
+    return CAIRN_OK;
+}
+
+static void samples_free(struct samples *l)
+{
+    for (int i = 0; i < l->room; i++) {
+        free(l->s[i].id);
+        free(l->s[i].logprob);
+    }
+    free(l->s);
+}
+
+static enum cairn_status engine_make(struct cairn_engine **e, struct subject *s, int batch, int page, int prefill, int64_t longest,
+                                     struct cairn_error *err)
+{
+    const struct cairn_engine_opts o = {
+        .batch = batch, .page = page, .prefill = prefill, .max_length = longest, .seed = 11, .step = 1, .temperature = 1};
+
+    return cairn_engine_create(e, &s->m, &o, err);
+}
+
+static enum cairn_status submit(struct cairn_engine *e, const struct rows *p, int i, int64_t max_new, int samples,
+                                struct cairn_error *err)
+{
+    int64_t end = i + 1 < p->b.nseq ? p->start[i + 1] : p->b.n;
+
+    return cairn_engine_submit(
+        e,
+        &(struct cairn_request){
+            .prompt = p->id + p->start[i], .length = end - p->start[i], .max_new = max_new, .samples = samples, .key = i, .tag = i},
+        err);
+}
+
+static enum cairn_status rollout(struct subject *s, const int64_t *v, int n, struct cairn_error *err)
+{
+    struct cairn_engine *e = NULL;
+    struct rows p = {0};
+    int64_t tokens = 0, steps = 0;
+    double begin = 0, first = 0, end;
+    enum cairn_status st = CAIRN_OK;
+
+    (void)n;
+    TRY(rows_random(&p, s, (int)v[0], v[1], err));
+    TRY(engine_make(&e, s, (int)v[0], 64, 8192, v[1] + v[2], err));
+    for (int turn = 0; turn < 2; turn++) { /* the first one warms up */
+        tokens = steps = 0;
+        for (int i = 0; i < v[0]; i++)
+            TRY(submit(e, &p, i, turn ? v[2] : 8, 1, err));
+        TRY(cairn_stream_wait(&s->k.stream, err));
+        begin = cairn_now_s();
+        while (!cairn_engine_idle(e)) {
+            TRY(cairn_engine_step(e, forget, &tokens, err));
+            if (!steps++)
+                first = cairn_now_s();
+        }
+    }
+    end = cairn_now_s();
+    printf("{\"what\":\"rollout,%lld,%lld,%lld\",\"tok_s\":%.1f,\"ms_a_call\":%.4f,\"first_ms\":%.3f,\"calls\":%lld,\"engine_gb\":%"
+           ".3f}\n",
+           (long long)v[0], (long long)v[1], (long long)v[2], (double)tokens / (end - begin),
+           1e3 * (end - first) / (double)(steps - 1), 1e3 * (first - begin), (long long)steps,
+           (double)cairn_engine_bytes(e) * 1e-9);
+out:
+    cairn_engine_destroy(e);
+    rows_free(&p);
+    return st;
+}
+
+static enum cairn_status decode(struct subject *s, const int64_t *v, int n, struct cairn_error *err)
+{
+    struct cairn_engine *e = NULL;
+    struct rows p = {0};
+    int64_t tokens = 0, calls = 0;
+    int watching = 0;
+    char what[64];
+    enum cairn_status st = CAIRN_OK;
+
+    (void)n;
+    snprintf(what, sizeof what, "decoding %lld sequences", (long long)v[0]);
+    TRY(rows_random(&p, s, (int)v[0], v[1], err));
+    TRY(engine_make(&e, s, (int)v[0], 64, 8192, v[1] + v[2], err));
+    for (int i = 0; i < v[0]; i++)
+        TRY(submit(e, &p, i, v[2], 1, err));
+    while (!cairn_engine_idle(e)) {
+        struct cairn_engine_stats before = cairn_engine_stats(e);
+
+        if (!watching && before.response_tokens > 2 * v[0]) {
+            watch_begin(&s->k);
+            watching = 1;
+        }
+        TRY(cairn_engine_step(e, forget, &tokens, err));
+        calls += watching;
+    }
+out:
+    if (watching)
+        watch_end(&s->k, what, calls ? (int)calls : 1);
+    cairn_engine_destroy(e);
+    rows_free(&p);
+    return st;
+}
+
+/* One mix: prompts of several lengths, 1 to 4 samples each, through an engine; then the samples packed through the trainer. */
+static enum cairn_status bits_mix(struct subject *s, int mix, int64_t rows, int64_t *tokens, int64_t *bad, double *worst,
+                                  struct cairn_error *err)
+{
+    static const int batch[] = {192, 64, 7, 256, 1, 33}, page[] = {64, 16, 1, 128, 64, 8}, chunk[] = {512, 96, 17, 2048, 1, 300};
+    int m = mix % 6, prompts = batch[m] < 16 ? 4 * batch[m] : batch[m];
+    int64_t longest = batch[m] < 16 ? 200 : 900, at = 0;
+    struct samples got = {.s = calloc((size_t)prompts * 4, sizeof(struct sampled)), .room = prompts * 4};
+    struct rows p = {0}, pack = {0};
+    struct cairn_scores scores;
+    struct cairn_engine *e = NULL;
+    int32_t *id = malloc((size_t)longest * sizeof *id);
+    float *h = malloc((size_t)rows * sizeof *h);
+    enum cairn_status st = CAIRN_OK;
+
+    if (!got.s || !id || !h)
+        TRY(CAIRN_NOMEM(err));
+    got.prompts = &p;
+    TRY(rows_make(&p, prompts * longest, prompts, err));
+    TRY(rows_make(&pack, rows, 512, err));
+    TRY(engine_make(&e, s, batch[m], page[m], chunk[m], 2 * longest, err));
+    for (int i = 0; i < prompts; i++) {
+        int64_t n = 1 + draw(s, (uint32_t)longest / 2);
+
+        for (int64_t j = 0; j < n; j++)
+            id[j] = 3 + (int32_t)draw(s, (uint32_t)s->config.vocab - 3);
+        rows_add(&p, id, n);
+        TRY(submit(e, &p, i, 1 + draw(s, (uint32_t)longest / 2), 1 + (int)draw(s, 4), err));
+    }
+    TRY(cairn_engine_run(e, keep, &got, err));
+    cairn_engine_destroy(e); /* its cache makes room */
+    e = NULL;
+    for (int i = 0; i < got.n; i = (int)at) {
+        rows_reset(&pack);
+        for (at = i; at < got.n && pack.b.nseq < 512 && pack.b.n + got.s[at].prompt + got.s[at].n <= rows; at++)
+            rows_add(&pack, got.s[at].id, got.s[at].prompt + got.s[at].n);
+        TRY(cairn_forward(s->pass, &pack.b, pack.target, 1, &scores, err));
+        TRY(cairn_tensor_get(&s->k.stream, &scores.logprob, h, (size_t)pack.b.n * sizeof *h, err));
+        for (int64_t j = i; j < at; j++)
+            for (int64_t r = 0; r < got.s[j].n; r++) {
+                float a = h[pack.start[j - i] + got.s[j].prompt - 1 + r], b = got.s[j].logprob[r];
+
+                *bad += memcmp(&a, &b, sizeof a) != 0;
+                if (!(fabs((double)a - b) <= *worst))
+                    *worst = fabs((double)a - b);
+                ++*tokens;
+            }
+    }
+out:
+    cairn_engine_destroy(e);
+    samples_free(&got);
+    rows_free(&p);
+    rows_free(&pack);
+    free(id);
+    free(h);
+    return st;
+}
+
+static enum cairn_status bits(struct subject *s, const int64_t *v, int n, struct cairn_error *err)
+{
+    double until = cairn_now_s() + (n > 1 ? (double)v[1] : 1e9), worst = 0;
+    int64_t tokens = 0, bad = 0, rows = 4096;
+    int mix = 0;
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(subject_train_room(s, rows, 512, err));
+    while (tokens < v[0] && cairn_now_s() < until) {
+        int64_t t = 0, b = 0;
+        double begin = cairn_now_s();
+
+        TRY(bits_mix(s, mix++, rows, &t, &b, &worst, err));
+        printf("# mix %d: %lld tokens, %lld with other bits, %.1f s\n", mix - 1, (long long)t, (long long)b, cairn_now_s() - begin);
+        fflush(stdout);
+        tokens += t;
+        bad += b;
+    }
+    unequal += bad != 0 || !tokens;
+    printf("{\"what\":\"bits\",\"tokens\":%lld,\"unequal\":%lld,\"largest\":%.9g,\"mixes\":%d}\n", (long long)tokens,
+           (long long)bad, worst, mix);
+out:
+    return st;
+}
+
+static enum cairn_status memory(struct subject *s, const int64_t *v, int n, struct cairn_error *err)
+{
+    (void)v, (void)n, (void)err;
+    printf("{\"what\":\"memory\",\"elements\":%lld,\"weights_gb\":%.3f,\"grads_gb\":%.3f,\"pass_gb\":%.3f}\n",
+           (long long)s->table.elements, (double)s->weights.buf->bytes * 1e-9,
+           s->has_grads ? (double)s->grads.buf->bytes * 1e-9 : 0, s->pass ? (double)cairn_pass_bytes(s->pass) * 1e-9 : 0);
+    return CAIRN_OK;
+}
+
+/* ---- commands ------------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    int least, most; /* numbers */
+    enum cairn_status (*run)(struct subject *s, const int64_t *v, int n, struct cairn_error *err);
+} commands[] = {
+    {"train", 2, 3, train},   {"step", 0, 1, step}, {"profile", 2, 2, profile}, {"rollout", 3, 3, rollout},
+    {"decode", 3, 3, decode}, {"bits", 1, 2, bits}, {"repeat", 3, 3, repeat},   {"memory", 0, 0, memory},
+};
+
+static enum cairn_status command(struct subject *s, char *text, struct cairn_error *err)
+{
+    char *save, *name = strtok_r(text, ", \n", &save), *word;
+    int64_t v[4];
+    int n = 0;
+
+    while (n < 4 && (word = strtok_r(NULL, ", \n", &save)))
+        v[n++] = strtoll(word, NULL, 10);
+    for (size_t i = 0; name && i < sizeof commands / sizeof *commands; i++)
+        if (!strcmp(name, commands[i].name) && n >= commands[i].least && n <= commands[i].most) {
+            for (int j = 0; j < n; j++)
+                if (v[j] < 1)
+                    return cairn_fail(err, CAIRN_EUSAGE, "%s: number %d is below 1", name, j + 1);
+            return commands[i].run(s, v, n, err);
+        }
+    return cairn_fail(err, CAIRN_EUSAGE, "%s: no such command, or not with %d numbers", name ? name : "(nothing)", n);
+}
+
+int main(int argc, char **argv)
+{
+    struct subject s = {0};
+    struct cairn_compute_opts o = {.backend = "cuda"};
+    struct cairn_error err = {0};
+    enum cairn_status st = CAIRN_OK;
+    const char *config = NULL;
+    char line[256];
+    double begin = cairn_now_s();
+    int i = 1;
+
+    for (; i < argc && (!config || argv[i][0] == '-') && strcmp(argv[i], "-"); i++) {
+        if (!strcmp(argv[i], "--backend") && i + 1 < argc)
+            o.backend = argv[++i];
+        else if (!strcmp(argv[i], "--act") && i + 1 < argc)
+            o.act = argv[++i];
+        else if (argv[i][0] != '-' && !config)
+            config = argv[i];
+        else
+            break;
+    }
+    if (!config || i == argc) {
+        fprintf(stderr, "usage: bench_model CONFIG.json [--backend B] [--act f32|bf16] COMMAND... | -\n"
+                        "  bench_model tests/gpu/glm52_2b.json train,4,1024 rollout,64,128,64\n"
+                        "  bench_model tests/gpu/glm52_small.json --backend cpu --act bf16 bits,2000 repeat,3,2,64\n");
+        return CAIRN_EUSAGE;
+    }
+    TRY(subject_open(&s, config, &o, &err));
+    printf("# %s on %s: %s, %lld parameters, there after %.1f s\n", config, s.k.dev->name, s.k.numerics,
+           (long long)s.table.elements, cairn_now_s() - begin);
+    fflush(stdout);
+    if (!strcmp(argv[i], "-"))
+        while (st == CAIRN_OK && fgets(line, sizeof line, stdin)) {
+            st = command(&s, line, &err);
+            fflush(stdout);
+        }
+    for (; strcmp(argv[i], "-") && i < argc && st == CAIRN_OK; i++) {
+        snprintf(line, sizeof line, "%s", argv[i]);
+        st = command(&s, line, &err);
+        fflush(stdout);
+        if (i + 1 == argc)
+            break;
+    }
+    if (st == CAIRN_OK && unequal)
+        st = cairn_fail(&err, CAIRN_ENUMERIC, "bits that should be equal are not");
+out:
+    if (st != CAIRN_OK)
+        fprintf(stderr, "bench_model: %s\n", err.text);
+    subject_close(&s);
+    return st;
+}

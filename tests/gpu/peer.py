@@ -1,0 +1,76 @@
+"""The same model in transformers, answering the commands of bench_model: one a line on stdin, one JSON object a line on stdout.
+
+    python3 tests/gpu/peer.py CONFIG.json sdpa|eager
+
+train,B,T[,REPEATS]      forward and backward with the library's own loss, without optimiser
+rollout,N,PROMPT,NEW     generate() of N prompts, cache on, sampling
+"""
+import json, sys, time
+import torch
+from transformers import GlmMoeDsaConfig, GlmMoeDsaForCausalLM
+
+
+def median(x):
+    x = sorted(x)
+    return x[len(x) // 2] if len(x) % 2 else (x[len(x) // 2 - 1] + x[len(x) // 2]) / 2
+
+
+def build(path, attention):
+    fields = json.load(open(path))
+    for k in ("architectures", "model_type", "dtype", "rope_interleave", "indexer_rope_interleave", "qk_head_dim", "scoring_func",
+              "topk_method"):
+        fields.pop(k, None)
+    config = GlmMoeDsaConfig(**fields)
+    config._attn_implementation = attention
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device("cuda"):
+        model = GlmMoeDsaForCausalLM(config)
+    torch.set_default_dtype(torch.float32)
+    return model.to("cuda"), config
+
+
+def train(model, config, b, t, repeats=5):
+    model.train()
+    ids = torch.randint(3, config.vocab_size, (b, t), device="cuda")
+    took = []
+    for i in range(repeats + 2):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+        torch.cuda.synchronize()
+        if i >= 2:
+            took.append(time.perf_counter() - begin)
+        model.zero_grad(set_to_none=True)
+    m = median(took)
+    return {"tok_s": b * t / m, "ms": 1e3 * m, "least_ms": 1e3 * min(took), "most_ms": 1e3 * max(took),
+            "peak_gb": torch.cuda.max_memory_allocated() / 1e9}
+
+
+def rollout(model, config, n, prompt, new):
+    model.eval()
+    ids = torch.randint(3, config.vocab_size, (n, prompt), device="cuda")
+    with torch.no_grad():
+        for tokens in (8, new):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, min_new_tokens=tokens,
+                           do_sample=True, use_cache=True)
+            torch.cuda.synchronize()
+            took = time.perf_counter() - begin
+    return {"tok_s": n * new / took, "ms_a_call": 1e3 * took / new}
+
+
+def main():
+    begin = time.perf_counter()
+    model, config = build(sys.argv[1], sys.argv[2])
+    print("# transformers, torch %s, %s, %d parameters, there after %.1f s" % (
+        torch.__version__, sys.argv[2], sum(p.numel() for p in model.parameters()), time.perf_counter() - begin), flush=True)
+    for line in sys.stdin:
+        name, *numbers = line.strip().split(",")
+        answer = {"what": line.strip()}
+        answer.update({"train": train, "rollout": rollout}[name](model, config, *map(int, numbers)))
+        print(json.dumps(answer), flush=True)
+
+
+main()
