@@ -14,12 +14,17 @@
 #include "base/file.h"
 #include "base/log.h"
 
-/* Whether path still leads to the open file: a directory that was given up takes its lock along (place.h). */
-static int leads_to(const char *path, int fd)
+/* That path still leads to the open file: a directory that was given up takes its lock along (place.h). */
+static enum cairn_status leads_to(const char *path, int fd, const char *dir, struct cairn_error *err)
 {
     struct stat a, b;
+    int there = !stat(path, &a);
 
-    return !stat(path, &a) && !fstat(fd, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    if ((!there && errno != ENOENT && errno != ENOTDIR) || fstat(fd, &b))
+        return cairn_fail_errno(err, errno, "stat %s", path);
+    if (!there || a.st_dev != b.st_dev || a.st_ino != b.st_ino)
+        return cairn_fail(err, CAIRN_EAGAIN, "%s: went while its lock was waited for; run again", dir);
+    return CAIRN_OK;
 }
 
 /* Who only looks (cairn_lock_held) holds it for an instant: so somebody who takes it tries for a while before giving up. */
@@ -65,8 +70,7 @@ enum cairn_status cairn_lock_take(struct cairn_lock **out, const char *dir, stru
         }
         cairn_sleep_s(PAUSE_S);
     }
-    if (!leads_to(path, fd))
-        TRY(cairn_fail(err, CAIRN_EAGAIN, "%s: went while its lock was waited for; run again", dir));
+    TRY(leads_to(path, fd, dir, err));
     gethostname(host, sizeof host - 1);
     n = snprintf(text, sizeof text, "host %s pid %ld\n", host, (long)getpid());
     if (ftruncate(fd, 0))
