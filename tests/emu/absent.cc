@@ -1,4 +1,4 @@
-/* absent.cc - what the emulated GPU does not have: cuBLASLt, and kernels for sm_90a. The back-end asks before it uses them. */
+/* absent.cc - what the emulated GPU does not have: cuBLASLt, and kernels with TMA. The back-end asks before it uses them. */
 #include "product_choose.h"
 
 struct product_lt *product_lt_open(void)
@@ -21,34 +21,6 @@ int product_wgmma_can(const struct call *, const struct product *)
     return 0;
 }
 void product_wgmma(struct call *c, const struct product *, int)
-{
-    call_fail(c, "wgmma on an emulated GPU");
-}
-
-struct attention_job;
-struct index_job;
-
-int attention_wgmma_takes(const struct call *, const struct attention_job *)
-{
-    return 0;
-}
-int attention_wgmma_group(int)
-{
-    return 1;
-}
-void attention_wgmma(struct call *c, const struct attention_job *)
-{
-    call_fail(c, "wgmma on an emulated GPU");
-}
-void attention_bwd_wgmma(struct call *c, const struct attention_job *, int64_t)
-{
-    call_fail(c, "wgmma on an emulated GPU");
-}
-int index_wgmma_takes(const struct call *, const struct index_job *)
-{
-    return 0;
-}
-void index_wgmma(struct call *c, const struct index_job *, int64_t, int64_t)
 {
     call_fail(c, "wgmma on an emulated GPU");
 }

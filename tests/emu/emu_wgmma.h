@@ -34,9 +34,11 @@ template <int N> static inline void wgmma_hold(float (&)[N])
 /* Element (i, k) of an operand: i row or column, k of the reduced 16; 128-byte swizzle. */
 static inline float emu_operand(uint64_t d, int mn_major, int i, int k)
 {
-    uint32_t start = (uint32_t)(d & 0x3fff) << 4, wide = (uint32_t)(d >> 16 & 0x3fff) << 4, step = (uint32_t)(d >> 32 & 0x3fff) << 4;
-    uint32_t at = start + (mn_major ? (uint32_t)i / 64 * wide + (uint32_t)i % 64 * 2 + (uint32_t)k / 8 * step + (uint32_t)k % 8 * 128
-                                    : (uint32_t)i / 8 * step + (uint32_t)i % 8 * 128 + (uint32_t)k * 2);
+    uint32_t start = (uint32_t)(d & 0x3fff) << 4, wide = (uint32_t)(d >> 16 & 0x3fff) << 4,
+             step = (uint32_t)(d >> 32 & 0x3fff) << 4;
+    uint32_t at =
+        start + (mn_major ? (uint32_t)i / 64 * wide + (uint32_t)i % 64 * 2 + (uint32_t)k / 8 * step + (uint32_t)k % 8 * 128
+                          : (uint32_t)i / 8 * step + (uint32_t)i % 8 * 128 + (uint32_t)k * 2);
     __nv_bfloat16 x;
 
     at ^= (at >> 7 & 7) << 4;
