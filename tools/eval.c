@@ -17,7 +17,7 @@
 #include "grade/grade.h"
 #include "stages/rollout/cursor.h"
 #include "stages/rollout/engine.h"
-#include "stages/rollout/prompting.h"
+#include "stages/common/prompting.h"
 #include "stages/rollout/rollout.h"
 #include "stages/score/score.h"
 #include "tools/cli.h"

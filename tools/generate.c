@@ -13,7 +13,7 @@
 #include "base/signals.h"
 #include "base/str.h"
 #include "stages/rollout/engine.h"
-#include "stages/rollout/prompting.h"
+#include "stages/common/prompting.h"
 #include "tools/cli.h"
 #include "tools/id_lines.h"
 #include "tools/model_args.h"

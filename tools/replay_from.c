@@ -21,7 +21,7 @@
 #include "stages/common/place.h"
 #include "stages/common/rollouts.h"
 #include "stages/common/stage.h"
-#include "stages/rollout/prompting.h"
+#include "stages/common/prompting.h"
 #include "stages/rollout/units.h"
 #include "tools/cli.h"
 #include "tools/replay.h"

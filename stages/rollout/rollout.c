@@ -12,10 +12,10 @@
 #include "base/clock.h"
 #include "base/str.h"
 #include "model/policy.h"
+#include "stages/common/prompting.h"
 #include "stages/common/prompts.h"
 #include "stages/common/ranks.h"
 #include "stages/rollout/cursor.h"
-#include "stages/rollout/prompting.h"
 #include "stages/rollout/units.h"
 
 struct rollout {

@@ -6,9 +6,9 @@
 
 #include "base/json.h"
 #include "base/philox.h"
+#include "stages/common/prompting.h"
 #include "stages/common/setup.h"
 #include "stages/train/point.h"
-#include "text/template.h"
 
 void cairn_examples_free(struct cairn_examples *e)
 {
@@ -19,8 +19,7 @@ void cairn_examples_free(struct cairn_examples *e)
 
 struct loading {
     struct cairn_ids ids, end; /* end: what every response is taught to end with */
-    struct cairn_template *template;
-    struct cairn_tokenizer *tokenizer;
+    struct cairn_prompting prompting;
     int64_t *at, *prompt; /* (n + 1) first token, (n) prompt tokens */
     int64_t n, cap;
 };
@@ -47,9 +46,9 @@ static enum cairn_status example_add(struct loading *l, const json_t *v, const c
         l->cap = cap;
     }
     l->at[l->n] = begin;
-    TRY(cairn_template_render(l->template, l->tokenizer, prompt, json_string_length(json_object_get(v, "prompt")), &l->ids, err));
+    TRY(cairn_template_render(l->prompting.template, l->prompting.tokenizer, prompt, json_string_length(json_object_get(v, "prompt")), &l->ids, err));
     l->prompt[l->n] = l->ids.n - begin;
-    TRY(cairn_tokenizer_encode(l->tokenizer, response, json_string_length(json_object_get(v, "response")), NULL, &l->ids, err));
+    TRY(cairn_tokenizer_encode(l->prompting.tokenizer, response, json_string_length(json_object_get(v, "response")), NULL, &l->ids, err));
     for (int64_t i = 0; i < l->end.n; i++)
         if (!cairn_ids_push(&l->ids, l->end.p[i]))
             TRY(CAIRN_NOMEM(err));
@@ -63,52 +62,17 @@ out:
     return st;
 }
 
-/* What the sampler takes as the end of a response, the first of it: rollout.stop (a token before a text), the template's, the
- * model's. */
-static enum cairn_status end_find(struct loading *l, const struct cairn_recipe *recipe, const struct cairn_model_config *c,
-                                  struct cairn_error *err)
-{
-    const json_t *list = cairn_recipe_get(recipe, "rollout.stop");
-    const char *text = NULL;
-    struct cairn_ids stop = {0};
-    enum cairn_status st = CAIRN_OK;
-
-    for (size_t i = 0; i < json_array_size(list) && !stop.n; i++) {
-        const char *s = json_string_value(json_array_get(list, i));
-        int64_t id = s ? cairn_tokenizer_token_id(l->tokenizer, s) : json_integer_value(json_array_get(list, i));
-
-        if (s && (id < 0 || !cairn_tokenizer_is_added(l->tokenizer, (int32_t)id)))
-            text = text ? text : s;
-        else if (!cairn_ids_push(&stop, (int32_t)id))
-            TRY(CAIRN_NOMEM(err));
-    }
-    if (!list)
-        TRY(cairn_template_stop_ids(l->template, l->tokenizer, &stop, err));
-    if (!list && !stop.n && c->stops && !cairn_ids_push(&stop, c->stop[0]))
-        TRY(CAIRN_NOMEM(err));
-    if (stop.n && !cairn_ids_push(&l->end, stop.p[0]))
-        TRY(CAIRN_NOMEM(err));
-    if (!stop.n && text)
-        TRY(cairn_tokenizer_encode(l->tokenizer, text, strlen(text), NULL, &l->end, err));
-out:
-    cairn_ids_free(&stop);
-    return st;
-}
-
 enum cairn_status cairn_examples_load(struct cairn_examples *e, const char *path, const struct cairn_recipe *recipe,
                                       const char *tokenizer, const struct cairn_model_config *config, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    const struct cairn_template_opts to = cairn_setup_template(recipe);
     struct cairn_jsonl *file = NULL;
     struct loading l = {0};
     const json_t *v;
 
     memset(e, 0, sizeof *e);
-    TRY(cairn_tokenizer_load(&l.tokenizer, tokenizer, err));
-    TRY(cairn_template_parse(&l.template, cairn_recipe_str(recipe, "data.template"), &to, err));
-    TRY(cairn_template_check(l.template, l.tokenizer, err));
-    TRY(end_find(&l, recipe, config, err));
+    TRY(cairn_prompting_open(&l.prompting, recipe, tokenizer, config, err));
+    TRY(cairn_prompting_end(&l.prompting, &l.end, err));
     TRY(cairn_jsonl_open(&file, path, err));
     while ((st = cairn_stage_stopping(err)) == CAIRN_OK && (st = cairn_jsonl_next(file, &v, err)) == CAIRN_OK && v)
         TRY(example_add(&l, v, cairn_jsonl_where(file), config->max_positions, err));
@@ -130,8 +94,7 @@ out:
     cairn_jsonl_close(file);
     cairn_ids_free(&l.ids);
     cairn_ids_free(&l.end);
-    cairn_template_destroy(l.template);
-    cairn_tokenizer_free(l.tokenizer);
+    cairn_prompting_close(&l.prompting);
     free(l.at);
     free(l.prompt);
     return st;

@@ -1,12 +1,13 @@
-/* prompting.h - from the words of a recipe to what a sampler wants: prompts as ids, and what ends a response.
+/* prompting.h - from the words of a recipe to what a sampler wants: prompts as ids, and what ends a response. A warm start teaches to end
+ * so.
  *
  * What ends a response: token ids, and strings. A string that names an added token of the tokenizer means that token; any other ends the
  * response with the token that completes it, wherever token borders lie (it stays in the response, like a stop token).
  *
  * Memory: the struct owns everything but the prompt files.
  */
-#ifndef CAIRN_STAGES_ROLLOUT_PROMPTING_H
-#define CAIRN_STAGES_ROLLOUT_PROMPTING_H
+#ifndef CAIRN_STAGES_COMMON_PROMPTING_H
+#define CAIRN_STAGES_COMMON_PROMPTING_H
 
 #include "model/config.h"
 #include "recipe/recipe.h"
@@ -32,7 +33,9 @@ void cairn_prompting_close(struct cairn_prompting *p);
  * prompt and max_new tokens exceed its positions. */
 enum cairn_status cairn_prompting_ids(struct cairn_prompting *p, const struct cairn_prompts *file, int64_t row, int64_t max_new,
                                       const struct cairn_model_config *c, struct cairn_ids *ids, struct cairn_error *err);
-/* For cairn_engine_opts.ended; arg is a struct cairn_prompting. */
+/* Appends what a response is taught to end with: the first of the stop ids, else the first of the strings. */
+enum cairn_status cairn_prompting_end(const struct cairn_prompting *p, struct cairn_ids *ids, struct cairn_error *err);
+/* For cairn_engine_opts.ended (stages/rollout/engine.h); arg is a struct cairn_prompting. */
 int cairn_prompting_ended(void *arg, const int32_t *response, int64_t n);
 
 #endif

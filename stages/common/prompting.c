@@ -1,8 +1,10 @@
 /* prompting.c - template, stop tokens, stop strings (prompting.h). */
-#include "stages/rollout/prompting.h"
+#include "stages/common/prompting.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "stages/common/setup.h"
 
 void cairn_prompting_close(struct cairn_prompting *p)
 {
@@ -62,9 +64,7 @@ static enum cairn_status stops_find(struct cairn_prompting *p, const struct cair
 enum cairn_status cairn_prompting_open(struct cairn_prompting *p, const struct cairn_recipe *recipe, const char *tokenizer,
                                        const struct cairn_model_config *c, struct cairn_error *err)
 {
-    const struct cairn_template_opts o = {.thinking_off = !cairn_recipe_bool(recipe, "data.thinking"),
-                                          .effort = cairn_recipe_has(recipe, "data.effort") ? cairn_recipe_str(recipe, "data.effort") : NULL,
-                                          .added_in_prompt = cairn_recipe_bool(recipe, "data.added_in_prompt")};
+    const struct cairn_template_opts o = cairn_setup_template(recipe);
     enum cairn_status st = CAIRN_OK;
 
     memset(p, 0, sizeof *p);
@@ -111,6 +111,13 @@ enum cairn_status cairn_prompting_ids(struct cairn_prompting *p, const struct ca
     if (st != CAIRN_OK)
         ids->n = before;
     return st;
+}
+
+enum cairn_status cairn_prompting_end(const struct cairn_prompting *p, struct cairn_ids *ids, struct cairn_error *err)
+{
+    if (p->stop.n)
+        return cairn_ids_push(ids, p->stop.p[0]) ? CAIRN_OK : CAIRN_NOMEM(err);
+    return cairn_tokenizer_encode(p->tokenizer, p->text[0], strlen(p->text[0]), NULL, ids, err);
 }
 
 /* 1: z ends with the first `end` bytes of the last token (and begins somewhere before). */
