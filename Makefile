@@ -232,6 +232,12 @@ $(GPU_BENCHES): $(B)/tests/%: $(B)/obj/tests/gpu/%.o $(call lib,$(LINK_kernels))
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $< $(call lib,$(LINK_kernels)) -o $@ $(call sys,$(LINK_kernels))
 
+# The products below the op table: bits and speed of each kernel. Links the back-end's objects.
+$(B)/tests/products: tests/gpu/products.c $(CUDA_OBJ) $(B)/lib/libcairn_base.a
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MF $(B)/obj/products.d -isystem $(CUDA_HOME)/include $^ $(LDFLAGS) -o $@ -L$(CUDA_LIB) -lcudart_static \
+		-lstdc++ $(SYS_base) -lrt
+
 # Programs that tests/slurm starts under srun.
 $(B)/tests/pmi_hello: $(B)/obj/tests/slurm/pmi_hello.o $(call lib,$(LINK_world))
 	@mkdir -p $(@D)

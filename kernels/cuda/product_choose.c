@@ -102,7 +102,32 @@ static int64_t differences(struct call *c, const void *x, const void *y, size_t 
     return call_ok(c) ? count : -1;
 }
 
-int64_t product_proof(struct call *of, int form, int width, int grouped)
+/* Fetches both results, N columns a row, and fills in d unless it is filled already. */
+static void compare(struct call *c, float *const y[2], size_t n, int N, int spread, struct product_difference *d)
+{
+    float *h = malloc(n * 2 * sizeof *h);
+
+    if (!h)
+        return;
+    call_cuda(c, cudaMemcpyAsync(h, y[0], n * 2 * sizeof *h, cudaMemcpyDeviceToHost, c->stream), "fetching a proof");
+    call_cuda(c, cudaStreamSynchronize(c->stream), "waiting for a proof");
+    for (size_t i = 0; call_ok(c) && i < n; i++) {
+        double a = h[i], b = h[n + i], off = b > a ? b - a : a - b;
+
+        d->of++;
+        d->scale = a > d->scale ? a : d->scale;
+        if (!memcmp(&h[i], &h[n + i], sizeof *h))
+            continue;
+        if (d->spread < 0) {
+            d->spread = spread, d->row = (int)(i / (size_t)N), d->col = (int)(i % (size_t)N);
+            d->got = b, d->want = a;
+        }
+        d->most = off > d->most ? off : d->most;
+    }
+    free(h);
+}
+
+int64_t product_proof(struct call *of, int form, int width, int grouped, struct product_difference *tell)
 {
     enum { M = 328, N = 328, K = 968, GROUPS = 4 };
     static const int32_t cut_m[GROUPS + 1] = {0, 72, 72, 200, M}, cut_k[GROUPS + 1] = {0, 200, 200, 229, K};
@@ -127,6 +152,8 @@ int64_t product_proof(struct call *of, int form, int width, int grouped)
     int64_t *count, wrong = -1;
     int32_t *offsets;
 
+    if (tell)
+        *tell = (struct product_difference){.spread = -1};
     call_cuda(&c, cudaMalloc((void **)&room, (side + of_b) * 2 + of_y * 8 + 256), "room for a proof");
     if (!call_ok(&c))
         return -1;
@@ -159,6 +186,8 @@ int64_t product_proof(struct call *of, int form, int width, int grouped)
             product_mma(&c, &p, 0);
         d = differences(&c, y[0], y[1], of_y * 4, count);
         wrong = d < 0 ? -1 : wrong + d;
+        if (tell && d)
+            compare(&c, y, of_y, N, (int)spread, tell);
     }
     cudaFree(room);
     return wrong;
@@ -172,7 +201,7 @@ static void prove(struct call *c, struct chooser *h)
     for (int form = CAIRN_NT; form <= CAIRN_TN && h->wgmma; form++)
         for (int i = 0; i < 3 && h->wgmma; i++)
             for (int grouped = 0; grouped < 2 && h->wgmma; grouped++)
-                h->wgmma = product_proof(c, form, widths[i], grouped) == 0;
+                h->wgmma = product_proof(c, form, widths[i], grouped, NULL) == 0;
 }
 
 /* ---- the choice ---------------------------------------------------------------------------------------------------------------
@@ -295,7 +324,7 @@ static struct choice by_trial(const struct call *of, struct chooser *h, const st
             o[n++] = (struct choice){.kind = KIND_MMA, .which = i};
     for (int w = 64; w <= 256 && h->wgmma == 1 && product_wgmma_can(&c, &q) && q.m > 32; w *= 2)
         o[n++] = (struct choice){.kind = KIND_WGMMA, .which = w};
-    plans = p->quads ? product_lt_plans(h->lt, &q, plan, PLANS) : 0;
+    plans = p->quads ? product_lt_plans(h->lt, &q, 0, plan, PLANS) : 0;
     for (int i = 0; i < plans; i++)
         o[n++] = (struct choice){.kind = KIND_LT, .lt = plan[i]};
     for (int i = 0; i < n; i++) {

@@ -15,12 +15,15 @@ extern "C" {
 struct product_lt;
 struct product_lt_plan {
     uint64_t algo[8]; /* cublasLtMatmulAlgo_t */
+    size_t workspace; /* 0 but for the library's own choice */
 };
 
 struct product_lt *product_lt_open(void); /* NULL where there is none */
 void product_lt_close(struct product_lt *lt);
-/* Up to n algorithms for p, best guess first, none of which splits k or needs a workspace. */
-int product_lt_plans(struct product_lt *lt, const struct product *p, struct product_lt_plan *plan, int n);
+/* Up to n algorithms for p, best guess first, none of which splits k or needs a workspace. `free_choice`: the library's own, with
+ * 32 MiB, whatever it does to the bits (to compare with). */
+int product_lt_plans(struct product_lt *lt, const struct product *p, int free_choice, struct product_lt_plan *plan, int n);
+/* A plan with a workspace takes it from the call's scratch. */
 void product_lt_run(struct call *c, struct product_lt *lt, const struct product *p, const struct product_lt_plan *plan);
 
 /* n bf16 numbers from `seed`. spread 0: like a normal distribution, 1: with exponents over 12 binades, 2: pairs that cancel
@@ -29,9 +32,16 @@ void probe_fill(struct call *c, void *to, int64_t n, uint32_t seed, uint32_t spr
 /* *d_count = 4-byte words that differ; bytes a multiple of 4. */
 void probe_differences(struct call *c, const void *x, const void *y, size_t bytes, int64_t *d_count);
 
+/* Where two results differ: of how many elements, the largest difference and the largest number, the first place. */
+struct product_difference {
+    int64_t of;
+    double most, scale, got, want;
+    int spread, row, col;
+};
+
 /* Elements in which wgmma of this width (0: the smallest mma tile) and the definition differ in bits, over three kinds of data;
- * -1: could not be run. */
-int64_t product_proof(struct call *of, int form, int width, int grouped);
+ * -1: could not be run. d (or NULL): more about it. */
+int64_t product_proof(struct call *of, int form, int width, int grouped, struct product_difference *d);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -125,21 +125,21 @@ static int problem_open(const struct product_lt *lt, const struct product *p, st
     return 0;
 }
 
-int product_lt_plans(struct product_lt *lt, const struct product *p, struct product_lt_plan *plan, int n)
+int product_lt_plans(struct product_lt *lt, const struct product *p, int free_choice, struct product_lt_plan *plan, int n)
 {
     cublasLtMatmulHeuristicResult_t found[16];
     cublasLtMatmulPreference_t wish = NULL;
     struct problem x;
     int count = 0, taken = 0;
-    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE, align = 16;
-    size_t none = 0;
+    uint32_t schemes = free_choice ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_NONE, align = 16;
+    size_t room = free_choice ? (size_t)32 << 20 : 0;
 
     _Static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(plan->algo), "an algorithm is 64 bytes");
     if (!lt || !problem_open(lt, p, &x))
         return 0;
 #define WISH(what, v) lt->cublasLtMatmulPreferenceSetAttribute(wish, what, &(v), sizeof(v)) == CUBLAS_STATUS_SUCCESS
     if (lt->cublasLtMatmulPreferenceCreate(&wish) == CUBLAS_STATUS_SUCCESS &&
-        WISH(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, none) && WISH(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes) &&
+        WISH(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, room) && WISH(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes) &&
         WISH(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align) && WISH(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align) &&
         WISH(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align) && WISH(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align) &&
         lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, x.desc, x.a, x.b, x.d, x.d, wish, 16, found, &count) !=
@@ -150,11 +150,12 @@ int product_lt_plans(struct product_lt *lt, const struct product *p, struct prod
         int32_t split = 0;
         size_t got = 0;
 
-        if (found[i].state != CUBLAS_STATUS_SUCCESS || found[i].workspaceSize ||
+        if (found[i].state != CUBLAS_STATUS_SUCCESS || found[i].workspaceSize > room ||
             lt->cublasLtMatmulAlgoConfigGetAttribute(&found[i].algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split, sizeof split, &got) !=
                 CUBLAS_STATUS_SUCCESS ||
-            split > 1)
+            (split > 1 && !free_choice))
             continue;
+        plan[taken].workspace = found[i].workspaceSize;
         memcpy(plan[taken++].algo, &found[i].algo, sizeof plan->algo);
     }
     if (wish)
@@ -167,6 +168,7 @@ void product_lt_run(struct call *c, struct product_lt *lt, const struct product 
 {
     const float alpha = p->alpha, beta = p->accumulate ? 1.0f : 0.0f;
     cublasLtMatmulAlgo_t algo;
+    void *workspace = plan->workspace ? call_scratch(c, plan->workspace) : NULL;
     struct problem x;
     cublasStatus_t s;
 
@@ -177,8 +179,8 @@ void product_lt_run(struct call *c, struct product_lt *lt, const struct product 
         call_fail(c, "cuBLASLt has no memory for a description");
         return;
     }
-    s = lt->cublasLtMatmul(lt->handle, x.desc, &alpha, p->b, x.a, p->a, x.b, &beta, p->y, x.d, p->y, x.d, &algo, NULL, 0,
-                           c->stream);
+    s = lt->cublasLtMatmul(lt->handle, x.desc, &alpha, p->b, x.a, p->a, x.b, &beta, p->y, x.d, p->y, x.d, &algo, workspace,
+                           plan->workspace, c->stream);
     if (s != CUBLAS_STATUS_SUCCESS) {
         call_fail(c, "cuBLASLt: status %d", (int)s);
         cudaGetLastError();

@@ -8,7 +8,7 @@ struct product_lt *product_lt_open(void)
 void product_lt_close(struct product_lt *)
 {
 }
-int product_lt_plans(struct product_lt *, const struct product *, struct product_lt_plan *, int)
+int product_lt_plans(struct product_lt *, const struct product *, int, struct product_lt_plan *, int)
 {
     return 0;
 }
