@@ -14,9 +14,9 @@
 #include "product.h"
 
 #define LIMIT ((int64_t)62 << 20) /* with the lists below 64 MiB */
-#define ROWS  1024 /* wanted rows of a chunk */
-#define IDS   8192 /* ids of a chunk, forward */
-#define IDS_B 4096 /* backward */
+#define ROWS  1024                /* wanted rows of a chunk */
+#define IDS   8192                /* ids of a chunk, forward */
+#define IDS_B 4096                /* backward */
 
 struct head {
     struct arg z, w, target;

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(WM *WN * 32) mma_tile(const struct product p)
             fetch<BM, A_ALONG_K, THREADS>(s, a, p.as, t.row0, t.row1, k, t.k1, p.wide);                                            \
             fetch<BN, B_ALONG_K, THREADS>(s + SA::bytes, b, p.bs, t.col0, p.n, k, t.k1, p.wide);                                   \
         }                                                                                                                          \
-        copy_commit();                                                                     \
+        copy_commit();                                                                                                             \
     } while (0)
     for (int64_t i = 0; i < STAGES - 1; i++)
         FETCH(i);

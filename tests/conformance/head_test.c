@@ -159,8 +159,8 @@ static void backward_is_right(struct lab *l)
             LAB_OK(l, l->ref->logprob_bwd(&l->c.stream, &b, &l->err));
             thing_down(l, dz2);
             thing_down(l, dw2);
-            /* dl is an activation: 2^-9 of it is lost, and sum |dl| of a row is at most 14 here, |w| below 6 / sqrt(d), |z| below 5;
-             * of a column it is below 40 and what n / v rows that want it bring */
+            /* dl is an activation: 2^-9 of it is lost, and sum |dl| of a row is at most 14 here, |w| below 6 / sqrt(d), |z| below
+             * 5; of a column it is below 40 and what n / v rows that want it bring */
             lab_near(l, shapes[i].why, dz, dz2, 0x1p-18, 40 * bound(i, 1) + (lab_rounds(l) ? 0x1p-9 * 14 * 6 / sqrt(d) : 0));
             lab_near(l, shapes[i].why, dw, dw2, 0x1p-18,
                      (40 + n) * bound(i, 1) + (lab_rounds(l) ? 0x1p-9 * 40 * (1 + 4.0 * n / v) : 0));
