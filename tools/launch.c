@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 #include "base/signals.h"
 #include "base/str.h"
 #include "tools/reach.h"
+#include "world/shmname.h"
 
 int64_t cairn_launch_ranks(const struct cairn_run *run, const struct cairn_link *l)
 {
@@ -64,6 +66,16 @@ struct child {
 static void mpirun_prepare(int64_t ranks)
 {
     int null = open("/dev/null", O_RDONLY);
+    char name[100], shm[140];
+
+    /* What its ranks share is called after it, so that it can be told from what is in use should all of them be killed (shmname.h). */
+    if (cairn_shm_name(name, sizeof name, getpid(), "mpi")) {
+        snprintf(shm, sizeof shm, "%s/%s", CAIRN_SHM_DIR, name);
+        if (!mkdir(shm, 0700)) {
+            setenv("OMPI_MCA_btl_vader_backing_directory", shm, 0);
+            setenv("OMPI_MCA_btl_sm_backing_directory", shm, 0);
+        }
+    }
 
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
@@ -338,6 +350,8 @@ enum cairn_status cairn_launch(const struct cairn_run *run, const struct cairn_l
 
     if (!c)
         TRY(CAIRN_NOMEM(err));
+    if (whole.ranks > 1) /* of runs that were killed with their mpirun */
+        cairn_shm_sweep(CAIRN_SHM_DIR, 0, NULL, NULL, NULL);
     for (int64_t i = 0; i < tasks; i++) {
         c[i] = whole;
         c[i].task = i;
@@ -352,6 +366,8 @@ enum cairn_status cairn_launch(const struct cairn_run *run, const struct cairn_l
         TRY(children_run(c, 1, err));
     }
 out:
+    if (whole.ranks > 1)
+        cairn_shm_sweep(CAIRN_SHM_DIR, 0, NULL, NULL, NULL);
     free(c);
     return st;
 }

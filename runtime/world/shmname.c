@@ -97,6 +97,24 @@ int cairn_shm_owner_alive(const char *name)
     return now < 0 ? -1 : now == started;
 }
 
+/* Bytes of what lies directly in the directory NAME of d. */
+static int64_t bytes_in(int d, const char *name)
+{
+    int fd = openat(d, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *in = fd < 0 ? NULL : fdopendir(fd);
+    int64_t bytes = 0;
+    struct stat sb;
+
+    for (struct dirent *e; in && (e = readdir(in));)
+        if (!fstatat(fd, e->d_name, &sb, AT_SYMLINK_NOFOLLOW) && S_ISREG(sb.st_mode))
+            bytes += (int64_t)sb.st_blocks * 512;
+    if (in)
+        closedir(in);
+    else if (fd >= 0)
+        close(fd);
+    return bytes;
+}
+
 enum cairn_status cairn_shm_sweep(const char *dir, int dry, void (*fn)(void *arg, const char *path, int64_t bytes), void *arg,
                                   struct cairn_error *err)
 {
@@ -108,17 +126,19 @@ enum cairn_status cairn_shm_sweep(const char *dir, int dry, void (*fn)(void *arg
         return errno == ENOENT ? CAIRN_OK : cairn_fail_errno(err, errno, "list %s", dir);
     for (errno = 0; (e = readdir(d)); errno = 0) {
         struct stat sb;
+        int64_t bytes;
         char *path;
 
-        if (cairn_shm_owner_alive(e->d_name) != 0 || fstatat(dirfd(d), e->d_name, &sb, AT_SYMLINK_NOFOLLOW) || !S_ISREG(sb.st_mode) ||
-            sb.st_uid != geteuid())
+        if (cairn_shm_owner_alive(e->d_name) != 0 || fstatat(dirfd(d), e->d_name, &sb, AT_SYMLINK_NOFOLLOW) ||
+            (!S_ISREG(sb.st_mode) && !S_ISDIR(sb.st_mode)) || sb.st_uid != geteuid())
             continue;
         if (!(path = cairn_path_join(dir, e->d_name)))
             TRY(CAIRN_NOMEM(err));
-        if (!dry && unlinkat(dirfd(d), e->d_name, 0) && errno != ENOENT)
-            st = cairn_fail_errno(err, errno, "remove %s", path);
+        bytes = S_ISDIR(sb.st_mode) ? bytes_in(dirfd(d), e->d_name) : (int64_t)sb.st_blocks * 512;
+        if (!dry)
+            st = cairn_tree_remove(path, err);
         if (st == CAIRN_OK && fn)
-            fn(arg, path, (int64_t)sb.st_blocks * 512);
+            fn(arg, path, bytes);
         free(path);
         TRY(st);
     }
