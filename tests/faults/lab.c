@@ -454,13 +454,13 @@ static const struct shape {
 static struct lab shape_lab[LAB_KINDS];
 static char *build_dir;
 
-static int on_path(const char *program)
+int lab_has_mpirun(void)
 {
     const char *path = getenv("PATH");
 
     while (path && *path) {
         size_t n = strcspn(path, ":");
-        char *full = lab_text("%.*s/%s", (int)n, path, program);
+        char *full = lab_text("%.*s/mpirun", (int)n, path);
         int there = !access(full, X_OK);
 
         free(full);
@@ -580,7 +580,7 @@ void lab_begin(const char *build)
 
 const struct lab *lab_get(enum lab_kind kind)
 {
-    if (shapes[kind].ranks > 1 && !on_path("mpirun"))
+    if (shapes[kind].ranks > 1 && !lab_has_mpirun())
         return NULL;
     if (!shape_lab[kind].work)
         lab_open(&shape_lab[kind], kind);

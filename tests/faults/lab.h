@@ -51,6 +51,7 @@ enum lab_kind {
 void lab_begin(const char *build); /* the directory with bin and lib */
 const struct lab *lab_get(enum lab_kind kind); /* made when it is first asked for; NULL: ranks, and there is no mpirun */
 void lab_end_all(void);
+int lab_has_mpirun(void);
 /* Number of the link with this stage, step and eval (NULL: none); dies if there is none. */
 int lab_link(const struct lab *lab, enum cairn_stage stage, int64_t step, const char *eval);
 

@@ -12,10 +12,10 @@
  *                            n=17          fire at the 17th counted call; 0: never
  *                            ops=MASK      which operations count (decimal mask of 1 << enum fault_op)
  *                            classes=MASK  which classes count
- *                            kind=K        none, kill, torn, errno, short, again, delay, lie, stop
+ *                            kind=K        none, kill, torn, errno, short, again, delay, lie, stop, jump
  *                            errno=E       for errno
  *                            on=1          from the n-th call on, not only there
- *                            ms=M          for delay
+ *                            ms=M          for delay, and for jump
  *                            then=K        after a stop: killed K calls later
  *                            trace=1       write call lines
  *                            under=TEXT    only calls on paths that hold it
@@ -26,6 +26,7 @@
  *   CAIRN_FAULT_SKEW     seconds that are added to the wall clock
  *
  * kill: SIGKILL before the call. stop: SIGSTOP before it, until somebody sends SIGCONT. torn: half of a write, then SIGKILL. short: half of a read or write. again: EINTR once.
+ * jump: from then on the wall clock is M ms further (back, if M is below 0).
  * lie: the call does nothing and says it succeeded (fsync and fdatasync of a disk that lies).
  */
 #ifndef CAIRN_TESTS_FAULTS_PLAN_H
@@ -43,13 +44,13 @@ enum fault_class {
     CLASS_BASE, CLASS_DIR, CLASSES
 };
 
-enum fault_kind { KIND_NONE, KIND_KILL, KIND_TORN, KIND_ERRNO, KIND_SHORT, KIND_AGAIN, KIND_DELAY, KIND_LIE, KIND_STOP, KINDS };
+enum fault_kind { KIND_NONE, KIND_KILL, KIND_TORN, KIND_ERRNO, KIND_SHORT, KIND_AGAIN, KIND_DELAY, KIND_LIE, KIND_STOP, KIND_JUMP, KINDS };
 
 static const char *const fault_op_name[OPS] = {"open", "create", "write", "read",  "sync", "link", "rename", "close",
                                                "mkdir", "trunc", "unlink", "stat", "list", "lock", "alloc"};
 static const char *const fault_class_name[CLASSES] = {"shard", "entry", "manifest", "epoch", "marker", "pin", "run",
                                                       "recipe", "files", "log", "lock", "base", "dir"};
-static const char *const fault_kind_name[KINDS] = {"none", "kill", "torn", "errno", "short", "again", "delay", "lie", "stop"};
+static const char *const fault_kind_name[KINDS] = {"none", "kill", "torn", "errno", "short", "again", "delay", "lie", "stop", "jump"};
 
 static inline int fault_digits(const char *p, const char *end)
 {
