@@ -173,6 +173,8 @@ enum cairn_status cairn_policy_open(struct cairn_policy *p, const char *dir, con
 
     memset(p, 0, sizeof(*p));
     TRY(cairn_dir_expect(dir, err));
+    if (o && o->adapter)
+        TRY(cairn_dir_expect(o->adapter, err));
     if (has(dir, CAIRN_MANIFEST_NAME))
         TRY(open_artefact(p, dir, o, k, err));
     else if (has(dir, "epoch"))

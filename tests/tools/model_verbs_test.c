@@ -275,8 +275,8 @@ static void test_refused(void **state)
         {"", {MODEL, "--prompt", "0"}, 64, "at least 1", "prompt of no token"},
         {"", {MODEL, "--temperature", "0"}, 64, "above 0", "temperature 0"},
         {"", {MODEL, "--step", "1"}, 64, "no run", "step of no run"},
-        {"", {"/nowhere"}, 65, "/nowhere", "no such model"},
-        {"", {MODEL, "--adapter", "/nowhere"}, 65, "/nowhere", "no such adapter"},
+        {"", {"/nowhere"}, 69, "/nowhere", "no such model"},
+        {"", {MODEL, "--adapter", "/nowhere"}, 69, "/nowhere", "no such adapter"},
         {"", {MODEL, "--backend", "abacus"}, 72, "abacus", "no such back-end"},
     };
 
