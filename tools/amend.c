@@ -25,29 +25,23 @@ static const struct argp_option options[] = {
     {0},
 };
 
+static const struct cairn_cli_slot slots[] = {
+    CAIRN_CLI_STEP_AT('f', struct args, from, "from-step"),
+    CAIRN_CLI_FLAG_AT('n', struct args, dry),
+    CAIRN_CLI_FLAG_AT('j', struct args, json),
+    CAIRN_CLI_TEXT_AT(ARGP_KEY_ARG, struct args, dir),
+    {0},
+};
+
 static error_t option(int key, char *arg, struct argp_state *state)
 {
     struct args *a = state->input;
 
-    switch (key) {
-    case 'f':
-        return cairn_parse_i64(arg, &a->from) && a->from >= 0 && a->from <= 999999999 ? 0 : cairn_bad_value(state, "from-step", arg, "a step");
-    case 'n':
-        a->dry = 1;
-        return 0;
-    case 'j':
-        a->json = 1;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (!a->dir)
-            a->dir = arg;
-        else if (a->sets < SETS)
-            a->set[a->sets++] = arg;
-        else
-            return ARGP_ERR_UNKNOWN;
+    if (key == ARGP_KEY_ARG && a->dir && a->sets < SETS) {
+        a->set[a->sets++] = arg;
         return 0;
     }
-    return ARGP_ERR_UNKNOWN;
+    return cairn_cli_take(slots, key, arg, state);
 }
 
 static const struct argp argp = {

@@ -109,3 +109,40 @@ enum cairn_status cairn_cli_flush(struct cairn_error *err)
         return cairn_fail_errno(err, errno ? errno : EIO, "write to standard output");
     return CAIRN_OK;
 }
+
+error_t cairn_cli_take(const struct cairn_cli_slot *slots, int key, char *arg, struct argp_state *state)
+{
+    const struct cairn_cli_slot *s = slots;
+    int64_t n;
+    double x;
+    char *to;
+
+    while (s->kind != CAIRN_CLI_END && s->key != key)
+        s++;
+    to = (char *)state->input + s->at;
+    switch (s->kind) {
+    case CAIRN_CLI_END:
+        break;
+    case CAIRN_CLI_FLAG:
+        *(int *)to = 1;
+        return 0;
+    case CAIRN_CLI_TEXT:
+        if (key == ARGP_KEY_ARG && *(const char **)to)
+            return ARGP_ERR_UNKNOWN;
+        *(const char **)to = arg;
+        return 0;
+    case CAIRN_CLI_COUNT:
+        if (cairn_parse_i64(arg, &n) && (double)n >= s->low && (double)n <= s->high) {
+            *(int64_t *)to = n;
+            return 0;
+        }
+        return cairn_bad_value(state, s->name, arg, s->expected);
+    case CAIRN_CLI_NUMBER:
+        if (cairn_parse_double(arg, &x) && x >= s->low && x <= s->high) {
+            *(double *)to = x;
+            return 0;
+        }
+        return cairn_bad_value(state, s->name, arg, s->expected);
+    }
+    return ARGP_ERR_UNKNOWN;
+}

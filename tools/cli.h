@@ -7,6 +7,7 @@
 #define CAIRN_TOOLS_CLI_H
 
 #include <argp.h>
+#include <stddef.h>
 
 #include "base/json.h"
 #include "base/status.h"
@@ -17,6 +18,33 @@ int cairn_cli_fail(const char *verb, const struct cairn_error *err);
 int cairn_cli_usage(const char *verb, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* argp_parse with our exit codes: *done = 1 when --help or --usage was answered. Returns 0 or 64. */
 int cairn_cli_parse(const struct argp *argp, int argc, char **argv, void *input, int *done);
+/* Where the value of an option goes: `at` bytes into the struct that is the parser's input. */
+struct cairn_cli_slot {
+    int key; /* of the option; ARGP_KEY_ARG: a word */
+    enum cairn_cli_kind {
+        CAIRN_CLI_END,   /* of the list */
+        CAIRN_CLI_FLAG,  /* int: 1 when it was given */
+        CAIRN_CLI_TEXT,  /* const char *: the last one given; of words, only one is taken */
+        CAIRN_CLI_COUNT, /* int64_t */
+        CAIRN_CLI_NUMBER /* double */
+    } kind;
+    size_t at;
+    const char *name, *expected; /* of a count or a number: of the option; what it says of a value that is not in [low, high] */
+    double low, high;
+};
+#define CAIRN_CLI_ABOVE_0 0x1p-149 /* float32's smallest */
+#define CAIRN_CLI_BELOW_1 0x1.fffffep-1
+#define CAIRN_CLI_FLAG_AT(key, type, member) {(key), CAIRN_CLI_FLAG, offsetof(type, member), NULL, NULL, 0, 0}
+#define CAIRN_CLI_TEXT_AT(key, type, member) {(key), CAIRN_CLI_TEXT, offsetof(type, member), NULL, NULL, 0, 0}
+#define CAIRN_CLI_COUNT_AT(key, type, member, name, low, high, expected) \
+    {(key), CAIRN_CLI_COUNT, offsetof(type, member), (name), (expected), (double)(low), (double)(high)}
+#define CAIRN_CLI_NUMBER_AT(key, type, member, name, low, high, expected) \
+    {(key), CAIRN_CLI_NUMBER, offsetof(type, member), (name), (expected), (low), (high)}
+#define CAIRN_CLI_STEP_AT(key, type, member, name) CAIRN_CLI_COUNT_AT(key, type, member, name, 0, 999999999, "a step")
+#define CAIRN_CLI_BYTES_AT(key, type, member, name) CAIRN_CLI_COUNT_AT(key, type, member, name, 1, 0x1p62, "a number of bytes, 1 or more")
+/* For a verb's parser: puts the value into its slot (the list ends with {0}). ARGP_ERR_UNKNOWN if it has none; a value that is wrong
+ * is told, EINVAL. */
+error_t cairn_cli_take(const struct cairn_cli_slot *slots, int key, char *arg, struct argp_state *state);
 /* Tells that `arg` is no value for --name, and what would be; EINVAL. */
 error_t cairn_bad_value(struct argp_state *state, const char *name, const char *arg, const char *expected);
 /* Prints v as one line of JSON and drops the reference. */

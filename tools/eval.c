@@ -5,14 +5,12 @@
  * Writes nothing.
  */
 #include <argp.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
 #include "base/log.h"
-#include "base/signals.h"
 #include "base/str.h"
 #include "grade/grade.h"
 #include "stages/rollout/cursor.h"
@@ -36,38 +34,28 @@ struct arguments {
 
 enum { OPT_SET = 256, OPT_LIMIT, OPT_TEMPERATURE, OPT_TOP_P, OPT_MAX_NEW, OPT_GRADER };
 
+static const struct cairn_cli_slot slots[] = {
+    CAIRN_CLI_COUNT_AT('k', struct arguments, k, "k", 1, 1000000, "1 or more samples"),
+    CAIRN_CLI_COUNT_AT(OPT_LIMIT, struct arguments, limit, "limit", 1, 0x1p62, "1 or more problems"),
+    CAIRN_CLI_COUNT_AT(OPT_MAX_NEW, struct arguments, max_new, "max-new", 1, INT32_MAX, "1 or more tokens"),
+    CAIRN_CLI_NUMBER_AT(OPT_TEMPERATURE, struct arguments, temperature, "temperature", 0, 100, "0 to 100"),
+    CAIRN_CLI_NUMBER_AT(OPT_TOP_P, struct arguments, top_p, "top-p", CAIRN_CLI_ABOVE_0, 1, "above 0, at most 1"),
+    CAIRN_CLI_TEXT_AT(OPT_GRADER, struct arguments, grader),
+    CAIRN_CLI_FLAG_AT('j', struct arguments, json),
+    {0},
+};
+
 static error_t option(int key, char *arg, struct argp_state *state)
 {
     struct arguments *a = state->input;
 
-    switch (key) {
-    case OPT_SET:
-        if (a->sets == SETS)
-            return cairn_bad_value(state, "set", arg, "at most 32 sets");
+    if (key == OPT_SET && a->sets == SETS)
+        return cairn_bad_value(state, "set", arg, "at most 32 sets");
+    if (key == OPT_SET) {
         a->set[a->sets++] = arg;
         return 0;
-    case 'k':
-        return cairn_parse_i64(arg, &a->k) && a->k >= 1 && a->k <= 1000000 ? 0 : cairn_bad_value(state, "k", arg, "1 or more samples");
-    case OPT_LIMIT:
-        return cairn_parse_i64(arg, &a->limit) && a->limit >= 1 ? 0 : cairn_bad_value(state, "limit", arg, "1 or more problems");
-    case OPT_MAX_NEW:
-        return cairn_parse_i64(arg, &a->max_new) && a->max_new >= 1 && a->max_new <= INT32_MAX
-                   ? 0
-                   : cairn_bad_value(state, "max-new", arg, "1 or more tokens");
-    case OPT_TEMPERATURE:
-        return cairn_parse_double(arg, &a->temperature) && a->temperature >= 0 && a->temperature <= 100
-                   ? 0
-                   : cairn_bad_value(state, "temperature", arg, "0 to 100");
-    case OPT_TOP_P:
-        return cairn_parse_double(arg, &a->top_p) && a->top_p > 0 && a->top_p <= 1 ? 0 : cairn_bad_value(state, "top-p", arg, "above 0, at most 1");
-    case OPT_GRADER:
-        a->grader = arg;
-        return 0;
-    case 'j':
-        a->json = 1;
-        return 0;
     }
-    return cairn_model_args_take(&a->model, key, arg, state);
+    return key == ARGP_KEY_ARG || key >= CAIRN_OPT_ADAPTER ? cairn_model_args_take(&a->model, key, arg, state) : cairn_cli_take(slots, key, arg, state);
 }
 
 struct eval {
@@ -364,20 +352,15 @@ int cairn_verb_eval(int argc, char **argv)
     enum cairn_status st = CAIRN_OK;
     int done = 0, rc;
 
-    cairn_model_args_init(&a.model);
-    rc = cairn_cli_parse(&argp, argc, argv, &a, &done);
+    rc = cairn_model_args_parse(&argp, argc, argv, &a, &a.model, "which run?", &done);
     if (rc || done)
         return rc;
-    if (!a.model.model)
-        return cairn_cli_usage(argv[0], "which run?");
     if (!a.sets)
         return cairn_cli_usage(argv[0], "which --set FILE?");
     if (a.grader && !cairn_grader_find(a.grader)) {
         cairn_grader_unknown(a.grader, &err);
         return cairn_cli_usage(argv[0], "%s", err.text);
     }
-    cairn_signals_install();
-    signal(SIGPIPE, SIG_IGN); /* a reader that left is a failed write: 74 and a sentence */
     if (a.json)
         cairn_log_quiet(1);
     e = calloc(1, sizeof *e);

@@ -45,44 +45,29 @@ static const struct argp_option options[] = {
     {"json", 'j', NULL, 0, "one JSON object", 0},
     {0}};
 
+static const struct cairn_cli_slot slots[] = {
+    CAIRN_CLI_TEXT_AT(OPT_OUT, struct args, out),
+    CAIRN_CLI_TEXT_AT(OPT_BASE, struct args, base),
+    CAIRN_CLI_FLAG_AT(OPT_ADAPTER, struct args, adapter),
+    CAIRN_CLI_FLAG_AT(OPT_MERGED, struct args, merged),
+    CAIRN_CLI_STEP_AT(OPT_STEP, struct args, step, "step"),
+    CAIRN_CLI_BYTES_AT(OPT_FILE, struct args, file_bytes, "file-bytes"),
+    CAIRN_CLI_FLAG_AT(OPT_TRAINED, struct args, trained_only),
+    CAIRN_CLI_FLAG_AT('j', struct args, json),
+    CAIRN_CLI_TEXT_AT(ARGP_KEY_ARG, struct args, dir),
+    {0},
+};
+
 static error_t option(int key, char *arg, struct argp_state *state)
 {
     struct args *a = state->input;
 
-    switch (key) {
-    case OPT_OUT:
-        a->out = arg;
-        return 0;
-    case OPT_BASE:
-        a->base = arg;
-        return 0;
-    case OPT_ADAPTER:
-        a->adapter = 1;
-        return 0;
-    case OPT_MERGED:
-        a->merged = 1;
-        return 0;
-    case OPT_STEP:
-        a->has_step = 1;
-        return cairn_parse_i64(arg, &a->step) && a->step >= 0 ? 0 : cairn_bad_value(state, "step", arg, "a step");
-    case OPT_LAYOUT:
+    if (key == OPT_LAYOUT) {
         a->layout = strcmp(arg, "peft") == 0 ? CAIRN_PEFT_FUSED : strcmp(arg, "expert") == 0 ? CAIRN_PEFT_EXPERT : CAIRN_PEFT_AUTO;
         return a->layout != CAIRN_PEFT_AUTO || strcmp(arg, "auto") == 0 ? 0 : cairn_bad_value(state, "adapter-layout", arg, "peft, expert or auto");
-    case OPT_FILE:
-        return cairn_parse_i64(arg, &a->file_bytes) && a->file_bytes > 0 ? 0 : cairn_bad_value(state, "file-bytes", arg, "a number of bytes, 1 or more");
-    case OPT_TRAINED:
-        a->trained_only = 1;
-        return 0;
-    case 'j':
-        a->json = 1;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (a->dir)
-            return ARGP_ERR_UNKNOWN;
-        a->dir = arg;
-        return 0;
     }
-    return ARGP_ERR_UNKNOWN;
+    a->has_step |= key == OPT_STEP;
+    return cairn_cli_take(slots, key, arg, state);
 }
 
 static const struct argp argp = {options, option, "DIR",

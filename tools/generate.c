@@ -4,13 +4,11 @@
  * template and stop tokens from its recipe. Results come in the order of the lines, some lines at a time.
  */
 #include <argp.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/file.h"
-#include "base/signals.h"
 #include "base/str.h"
 #include "stages/rollout/engine.h"
 #include "stages/common/prompting.h"
@@ -34,54 +32,27 @@ struct arguments {
 
 enum { OPT_IDS = 256, OPT_PROMPT, OPT_TEMPLATE, OPT_MAX_NEW, OPT_GREEDY, OPT_TEMPERATURE, OPT_TOP_P, OPT_TOP_K, OPT_MIN_P, OPT_SEED, OPT_IGNORE };
 
-static int number(const char *s, double least, double most, double *out)
-{
-    return cairn_parse_double(s, out) && *out >= least && *out <= most;
-}
+static const struct cairn_cli_slot slots[] = {
+    CAIRN_CLI_TEXT_AT(OPT_IDS, struct arguments, ids),
+    CAIRN_CLI_TEXT_AT(OPT_PROMPT, struct arguments, prompt),
+    CAIRN_CLI_TEXT_AT(OPT_TEMPLATE, struct arguments, template),
+    CAIRN_CLI_COUNT_AT(OPT_MAX_NEW, struct arguments, max_new, "max-new", 1, INT32_MAX, "1 or more tokens"),
+    CAIRN_CLI_FLAG_AT(OPT_GREEDY, struct arguments, greedy),
+    CAIRN_CLI_FLAG_AT(OPT_IGNORE, struct arguments, ignore_stop),
+    CAIRN_CLI_NUMBER_AT(OPT_TEMPERATURE, struct arguments, temperature, "temperature", 0, 100, "0 to 100"),
+    CAIRN_CLI_NUMBER_AT(OPT_TOP_P, struct arguments, top_p, "top-p", CAIRN_CLI_ABOVE_0, 1, "above 0, at most 1"),
+    CAIRN_CLI_NUMBER_AT(OPT_MIN_P, struct arguments, min_p, "min-p", 0, CAIRN_CLI_BELOW_1, "0 or more, below 1"),
+    CAIRN_CLI_COUNT_AT(OPT_TOP_K, struct arguments, top_k, "top-k", 0, INT32_MAX, "0 or more tokens"),
+    CAIRN_CLI_COUNT_AT(OPT_SEED, struct arguments, seed, "seed", 0, 0x1p63, "0 or more"),
+    CAIRN_CLI_FLAG_AT('j', struct arguments, json),
+    {0},
+};
 
 static error_t option(int key, char *arg, struct argp_state *state)
 {
     struct arguments *a = state->input;
 
-    switch (key) {
-    case OPT_IDS:
-        a->ids = arg;
-        return 0;
-    case OPT_PROMPT:
-        a->prompt = arg;
-        return 0;
-    case OPT_TEMPLATE:
-        a->template = arg;
-        return 0;
-    case OPT_MAX_NEW:
-        return cairn_parse_i64(arg, &a->max_new) && a->max_new >= 1 && a->max_new <= INT32_MAX ? 0
-        : cairn_bad_value(state, "max-new", arg, "1 or more tokens");
-    case OPT_GREEDY:
-        a->greedy = 1;
-        return 0;
-    case OPT_IGNORE:
-        a->ignore_stop = 1;
-        return 0;
-    case OPT_TEMPERATURE:
-        return number(arg, 0, 100, &a->temperature) ? 0
-        : cairn_bad_value(state, "temperature", arg, "0 to 100");
-    case OPT_TOP_P:
-        return number(arg, 0, 1, &a->top_p) && a->top_p > 0 ? 0
-        : cairn_bad_value(state, "top-p", arg, "above 0, at most 1");
-    case OPT_MIN_P:
-        return number(arg, 0, 1, &a->min_p) && a->min_p < 1 ? 0
-        : cairn_bad_value(state, "min-p", arg, "0 or more, below 1");
-    case OPT_TOP_K:
-        return cairn_parse_i64(arg, &a->top_k) && a->top_k >= 0 && a->top_k <= INT32_MAX ? 0
-        : cairn_bad_value(state, "top-k", arg, "0 or more tokens");
-    case OPT_SEED:
-        return cairn_parse_i64(arg, &a->seed) && a->seed >= 0 ? 0
-        : cairn_bad_value(state, "seed", arg, "0 or more");
-    case 'j':
-        a->json = 1;
-        return 0;
-    }
-    return cairn_model_args_take(&a->model, key, arg, state);
+    return key == ARGP_KEY_ARG || key >= CAIRN_OPT_ADAPTER ? cairn_model_args_take(&a->model, key, arg, state) : cairn_cli_take(slots, key, arg, state);
 }
 
 struct job {
@@ -337,15 +308,10 @@ int cairn_verb_generate(int argc, char **argv)
     struct cairn_error err = {0};
     int done = 0, rc;
 
-    cairn_model_args_init(&a.model);
-    rc = cairn_cli_parse(&argp, argc, argv, &a, &done);
+    rc = cairn_model_args_parse(&argp, argc, argv, &a, &a.model, "which MODEL?", &done);
     if (rc || done)
         return rc;
-    if (!a.model.model)
-        return cairn_cli_usage(argv[0], "which MODEL?");
     if (!a.ids == !a.prompt)
         return cairn_cli_usage(argv[0], "give one of --ids FILE and --prompt TEXT");
-    cairn_signals_install();
-    signal(SIGPIPE, SIG_IGN); /* a reader that left is a failed write: 74 and a sentence */
     return run(&a, &err) == CAIRN_OK ? CAIRN_OK : cairn_cli_fail(argv[0], &err);
 }

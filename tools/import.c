@@ -36,35 +36,20 @@ static const struct argp_option options[] = {
     {"json", 'j', NULL, 0, "one JSON object", 0},
     {0}};
 
+static const struct cairn_cli_slot slots[] = {
+    CAIRN_CLI_TEXT_AT(OPT_OUT, struct args, out),
+    CAIRN_CLI_TEXT_AT(OPT_BASE, struct args, base),
+    CAIRN_CLI_FLAG_AT(OPT_DRY, struct args, dry),
+    CAIRN_CLI_FLAG_AT(OPT_SELF, struct args, self_contained),
+    CAIRN_CLI_BYTES_AT(OPT_SHARD, struct args, shard_bytes, "shard-bytes"),
+    CAIRN_CLI_FLAG_AT('j', struct args, json),
+    CAIRN_CLI_TEXT_AT(ARGP_KEY_ARG, struct args, dir),
+    {0},
+};
+
 static error_t option(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
-
-    switch (key) {
-    case OPT_OUT:
-        a->out = arg;
-        return 0;
-    case OPT_BASE:
-        a->base = arg;
-        return 0;
-    case OPT_DRY:
-        a->dry = 1;
-        return 0;
-    case OPT_SELF:
-        a->self_contained = 1;
-        return 0;
-    case OPT_SHARD:
-        return cairn_parse_i64(arg, &a->shard_bytes) && a->shard_bytes > 0 ? 0 : cairn_bad_value(state, "shard-bytes", arg, "a number of bytes, 1 or more");
-    case 'j':
-        a->json = 1;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (a->dir)
-            return ARGP_ERR_UNKNOWN;
-        a->dir = arg;
-        return 0;
-    }
-    return ARGP_ERR_UNKNOWN;
+    return cairn_cli_take(slots, key, arg, state);
 }
 
 static const struct argp argp = {options, option, "HF_DIR",

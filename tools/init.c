@@ -22,24 +22,18 @@ static const struct argp_option options[] = {
     {0},
 };
 
+static const struct cairn_cli_slot slots[] = {
+    CAIRN_CLI_TEXT_AT('r', struct args, recipe.run),
+    CAIRN_CLI_FLAG_AT('p', struct args, print),
+    CAIRN_CLI_FLAG_AT('j', struct args, json),
+    {0},
+};
+
 static error_t option(int key, char *arg, struct argp_state *state)
 {
     struct args *a = state->input;
 
-    switch (key) {
-    case 'r':
-        a->recipe.run = arg;
-        return 0;
-    case 'p':
-        a->print = 1;
-        return 0;
-    case 'j':
-        a->json = 1;
-        return 0;
-    case ARGP_KEY_ARG:
-        return cairn_recipe_args_take(&a->recipe, arg, state);
-    }
-    return ARGP_ERR_UNKNOWN;
+    return key == ARGP_KEY_ARG ? cairn_recipe_args_take(&a->recipe, arg, state) : cairn_cli_take(slots, key, arg, state);
 }
 
 static const struct argp argp = {

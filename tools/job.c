@@ -22,26 +22,17 @@ static const struct argp_option options[] = {
     {0},
 };
 
+static const struct cairn_cli_slot slots[] = {
+    CAIRN_CLI_STEP_AT('s', struct args, step, "step"),
+    CAIRN_CLI_TEXT_AT('g', struct args, group),
+    CAIRN_CLI_FLAG_AT('p', struct args, preflight),
+    CAIRN_CLI_TEXT_AT(ARGP_KEY_ARG, struct args, dir),
+    {0},
+};
+
 static error_t option(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
-
-    switch (key) {
-    case 's':
-        return cairn_parse_i64(arg, &a->step) && a->step >= 0 ? 0 : cairn_bad_value(state, "step", arg, "a step");
-    case 'g':
-        a->group = arg;
-        return 0;
-    case 'p':
-        a->preflight = 1;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (a->dir)
-            return ARGP_ERR_UNKNOWN;
-        a->dir = arg;
-        return 0;
-    }
-    return ARGP_ERR_UNKNOWN;
+    return cairn_cli_take(slots, key, arg, state);
 }
 
 static const struct argp argp = {

@@ -6,7 +6,6 @@
  * Lines are read, run and written some at a time, in order. Before a bad line is named, what came before it is written.
  */
 #include <argp.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -34,26 +33,24 @@ struct arguments {
 
 enum { OPT_TOKENS = 256, OPT_PATH, OPT_PROMPT, OPT_TEMPERATURE, OPT_JSON };
 
+static const struct cairn_cli_slot slots[] = {
+    CAIRN_CLI_TEXT_AT(OPT_TOKENS, struct arguments, tokens),
+    CAIRN_CLI_COUNT_AT(OPT_PROMPT, struct arguments, prompt, "prompt", 1, 0x1p62, "a number of tokens, at least 1"),
+    CAIRN_CLI_NUMBER_AT(OPT_TEMPERATURE, struct arguments, temperature, "temperature", CAIRN_CLI_ABOVE_0, 0x1p127, "a number above 0"),
+    {0},
+};
+
 static error_t option(int key, char *arg, struct argp_state *state)
 {
     struct arguments *a = state->input;
 
-    switch (key) {
-    case OPT_TOKENS:
-        a->tokens = arg;
-        return 0;
-    case OPT_PATH:
+    if (key == OPT_PATH) {
         a->decode = !strcmp(arg, "decode");
         return a->decode || !strcmp(arg, "train") ? 0 : cairn_bad_value(state, "path", arg, "train or decode");
-    case OPT_PROMPT:
-        return cairn_parse_i64(arg, &a->prompt) && a->prompt >= 1 ? 0 : cairn_bad_value(state, "prompt", arg, "a number of tokens, at least 1");
-    case OPT_TEMPERATURE:
-        return cairn_parse_double(arg, &a->temperature) && (float)a->temperature > 0 ? 0
-                                                                                : cairn_bad_value(state, "temperature", arg, "a number above 0");
-    case OPT_JSON:
-        return 0; /* it is JSON anyway */
     }
-    return cairn_model_args_take(&a->model, key, arg, state);
+    if (key == OPT_JSON) /* it is JSON anyway */
+        return 0;
+    return key == ARGP_KEY_ARG || key >= CAIRN_OPT_ADAPTER ? cairn_model_args_take(&a->model, key, arg, state) : cairn_cli_take(slots, key, arg, state);
 }
 
 /* What is being run: some lines, and room for their rows. */
@@ -311,15 +308,10 @@ int cairn_verb_logprobs(int argc, char **argv)
     struct cairn_error err = {0};
     int done = 0, rc;
 
-    cairn_model_args_init(&a.model);
-    rc = cairn_cli_parse(&argp, argc, argv, &a, &done);
+    rc = cairn_model_args_parse(&argp, argc, argv, &a, &a.model, "which MODEL?", &done);
     if (rc || done)
         return rc;
-    if (!a.model.model)
-        return cairn_cli_usage(argv[0], "which MODEL?");
     if (!a.tokens)
         return cairn_cli_usage(argv[0], "which --tokens FILE?");
-    cairn_signals_install();
-    signal(SIGPIPE, SIG_IGN); /* a reader that left is a failed write: 74 and a sentence */
     return run(&a, &err) == CAIRN_OK ? CAIRN_OK : cairn_cli_fail(argv[0], &err);
 }

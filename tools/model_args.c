@@ -2,19 +2,32 @@
 #include "tools/model_args.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/signals.h"
 #include "base/str.h"
 #include "ckpt/attempt.h"
 #include "ckpt/retention.h"
 #include "stages/common/setup.h"
 
-void cairn_model_args_init(struct cairn_model_args *a)
+int cairn_model_args_parse(const struct argp *argp, int argc, char **argv, void *input, struct cairn_model_args *a, const char *missing,
+                           int *done)
 {
+    int rc;
+
     *a = (struct cairn_model_args){.step = -1};
+    rc = cairn_cli_parse(argp, argc, argv, input, done);
+    if (rc || *done)
+        return rc;
+    if (!a->model)
+        return cairn_cli_usage(argv[0], "%s", missing);
+    cairn_signals_install();
+    signal(SIGPIPE, SIG_IGN); /* 74 and a sentence */
+    return 0;
 }
 
 error_t cairn_model_args_take(struct cairn_model_args *a, int key, char *arg, struct argp_state *state)

@@ -29,7 +29,10 @@ enum { CAIRN_OPT_ADAPTER = 512, CAIRN_OPT_BASE, CAIRN_OPT_BACKEND, CAIRN_OPT_ACT
         {"act", CAIRN_OPT_ACT, "TYPE", 0, "f32 or bf16: of weights and activations (default: the run's, else bf16 on a GPU)", 1}, \
         {"threads", CAIRN_OPT_THREADS, "N", 0, "CPU threads (default: all); never changes a bit", 1}
 
-void cairn_model_args_init(struct cairn_model_args *a);
+/* Parses a verb's command line (cli.h) into `input`, which a is a member of. Told, 64: `missing`, if there is no MODEL. Then signals are
+ * polled, and a reader of stdout that left is a failed write. */
+int cairn_model_args_parse(const struct argp *argp, int argc, char **argv, void *input, struct cairn_model_args *a, const char *missing,
+                           int *done);
 /* Takes one option or the word MODEL; ARGP_ERR_UNKNOWN if it is none of these. A value that is wrong is told, EINVAL. */
 error_t cairn_model_args_take(struct cairn_model_args *a, int key, char *arg, struct argp_state *state);
 

@@ -36,21 +36,17 @@ static const struct argp_option options[] = {
     {0},
 };
 
+static const struct cairn_cli_slot slots[] = {
+    CAIRN_CLI_FLAG_AT('j', struct args, json),
+    CAIRN_CLI_FLAG_AT('w', struct args, watch),
+    CAIRN_CLI_FLAG_AT('a', struct args, all),
+    CAIRN_CLI_TEXT_AT(ARGP_KEY_ARG, struct args, dir),
+    {0},
+};
+
 static error_t option(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
-
-    if (key == 'j')
-        a->json = 1;
-    else if (key == 'w')
-        a->watch = 1;
-    else if (key == 'a')
-        a->all = 1;
-    else if (key == ARGP_KEY_ARG && !a->dir)
-        a->dir = arg;
-    else
-        return ARGP_ERR_UNKNOWN;
-    return 0;
+    return cairn_cli_take(slots, key, arg, state);
 }
 
 static const struct argp argp = {options, option, "DIR",

@@ -35,33 +35,19 @@ static const struct argp_option options[] = {
     {0},
 };
 
+static const struct cairn_cli_slot slots[] = {
+    CAIRN_CLI_FLAG_AT('d', struct args, deep),
+    CAIRN_CLI_FLAG_AT('r', struct args, repair),
+    CAIRN_CLI_FLAG_AT('D', struct args, dependents),
+    CAIRN_CLI_FLAG_AT('n', struct args, dry),
+    CAIRN_CLI_FLAG_AT('j', struct args, json),
+    CAIRN_CLI_TEXT_AT(ARGP_KEY_ARG, struct args, dir),
+    {0},
+};
+
 static error_t option(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
-
-    switch (key) {
-    case 'd':
-        a->deep = 1;
-        return 0;
-    case 'r':
-        a->repair = 1;
-        return 0;
-    case 'D':
-        a->dependents = 1;
-        return 0;
-    case 'n':
-        a->dry = 1;
-        return 0;
-    case 'j':
-        a->json = 1;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (a->dir)
-            return ARGP_ERR_UNKNOWN;
-        a->dir = arg;
-        return 0;
-    }
-    return ARGP_ERR_UNKNOWN;
+    return cairn_cli_take(slots, key, arg, state);
 }
 
 static const struct argp argp = {options, option, "DIR",
