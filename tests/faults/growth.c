@@ -178,8 +178,8 @@ static void stage_run(struct growth *g, long step, int stage)
     g->took[stage] = lab_now() - t0;
 }
 
-/* Begun, and killed at some moment before it could end. */
-static void stage_kill(struct growth *g, long step, int stage)
+/* Begun, and killed at some moment before it could end. 1: it was. */
+static int stage_kill(struct growth *g, long step, int stage)
 {
     struct lab_exec x;
     char scratch[2][600];
@@ -192,6 +192,7 @@ static void stage_kill(struct growth *g, long step, int stage)
     kill(-pid, SIGKILL);
     lab_wait(&x, pid, &end);
     g->kills += end.code == -SIGKILL;
+    return end.code == -SIGKILL;
 }
 
 static int by_size(const void *a, const void *b)
@@ -267,16 +268,17 @@ static void init(struct growth *g)
 static void steps_run(struct growth *g)
 {
     struct litter before = {0}, now;
-    long added = -1, uneven = 0, leftovers = 0, dirty = 0;
+    long added = -1, uneven = 0, leftovers = 0, dirty = 0, owed = 0;
     char what[900], where[400] = "", tmp[600];
 
     snprintf(tmp, sizeof tmp, "%s/tmp", g->box);
     for (long step = 1; step <= g->steps; step++) {
-        int victim = step % KILL_EVERY == 0 ? (int)(lab_random(&g->r) % STAGES) : -1;
+        int victim = step % KILL_EVERY == 0 ? (int)(lab_random(&g->r) % STAGES) : STAGES;
 
         for (int s = 0; s < STAGES; s++) {
-            if (s == victim)
-                stage_kill(g, step, s);
+            owed += s == victim;
+            if (owed && stage_kill(g, step, s)) /* one that had ended before is owed to the next stage */
+                owed--;
             stage_run(g, step, s);
         }
         if (step % WINDOW)
