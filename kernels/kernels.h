@@ -28,7 +28,7 @@
 
 #include "base/buffer.h"
 
-#define CAIRN_BACKEND_ABI 2
+#define CAIRN_BACKEND_ABI 3
 
 /* ---- dense products ------------------------------------------------------------------------------------------- */
 
@@ -296,9 +296,11 @@ struct cairn_adamw {
     float lr, beta1, beta2, eps, weight_decay, grad_scale;
     int64_t t; /* from 1 */
 };
-/* out f64 (1) = sum of squares of x f32 (n), dense: blocks of 4096 in order in fp64, blocks added ascending. NaN and inf carry. */
+/* Sums of squares in fp64 of pieces of x (f32, any shape, dense): out f64 (P) [i] = sum of squares of the pieces[i][1] elements of x
+ * from element pieces[i][0] on; pieces i64 (P, 2), ascending, without overlap; absent: P = 1, all of x. A piece is taken in blocks
+ * of 4096 from its begin, each one chain in order, and the blocks are added ascending. NaN and inf carry. */
 struct cairn_sumsq {
-    struct cairn_tensor x, out;
+    struct cairn_tensor x, out, pieces;
 };
 
 /* ---- the table ------------------------------------------------------------------------------------------------- */

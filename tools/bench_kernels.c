@@ -465,7 +465,7 @@ static enum cairn_status rest(struct bench *b)
         struct cairn_tensor p = tensor(b, CAIRN_F32, 1, P, 0, 0), gr = tensor(b, CAIRN_F32, 1, P, 0, 0),
                             m = tensor(b, CAIRN_F32, 1, P, 0, 0), v = tensor(b, CAIRN_F32, 1, P, 0, 0);
         struct cairn_adamw ad = {p, gr, m, v, 1e-4f, 0.9f, 0.999f, 1e-8f, 0, 1, 5};
-        struct cairn_sumsq sq = {gr, tensor(b, CAIRN_F64, 1, 1, 0, 0)};
+        struct cairn_sumsq sq = {.x = gr, .out = tensor(b, CAIRN_F64, 1, 1, 0, 0)};
         struct cairn_tensor zero = v;
 
         TRY(cairn_tensor_zero(&b->c.stream, &zero, &b->err));

@@ -100,9 +100,11 @@ static void square_runs(void *ctx, int64_t begin, int64_t end, void *scratch)
 enum cairn_status cairn_sumsq_cpu(struct cairn_stream *s, const struct cairn_sumsq *a, struct cairn_error *err)
 {
     struct call c = call_begin("sumsq", s, err);
-    int64_t n = cairn_tensor_count(&a->x), one = 1, runs = (n + RUN - 1) / RUN;
+    int64_t n = cairn_tensor_count(&a->x), P = a->pieces.buf ? -1 : 1, two = 2, longest = 0;
     struct cairn_tensor flat = a->x;
-    struct arg x, out = call_arg(&c, "out", &a->out, OUT | T_F64, 1, &one);
+    struct arg x, out = call_arg(&c, "out", &a->out, OUT | T_F64, 1, &P),
+                  pieces = call_arg(&c, "pieces", &a->pieces, ABSENT | T_I64, 2, &P, &two);
+    const int64_t whole[2] = {0, n}, *piece = pieces.p ? pieces.p : whole;
 
     if (!cairn_tensor_dense(&a->x))
         call_fail(&c, "x is not dense");
@@ -110,15 +112,23 @@ enum cairn_status cairn_sumsq_cpu(struct cairn_stream *s, const struct cairn_sum
     flat.dim[0] = n;
     flat.stride[0] = 1;
     x = call_arg(&c, "x", &flat, T_F32, 1, &n);
-    call_reserve(&c, 0, (size_t)(runs + 1) * sizeof(double));
-    if (call_ok(&c)) {
-        struct squares k = {f32(&x), scratch_shared(&c), n};
+    for (int64_t p = 0, end = 0; call_ok(&c) && p < P; p++) {
+        if (piece[2 * p] < end || piece[2 * p] > n || piece[2 * p + 1] < 0 || piece[2 * p + 1] > n - piece[2 * p])
+            call_fail(&c, "piece %lld is %lld elements from %lld on, of %lld", (long long)p, (long long)piece[2 * p + 1],
+                      (long long)piece[2 * p], (long long)n);
+        end = piece[2 * p] + piece[2 * p + 1];
+        longest = piece[2 * p + 1] > longest ? piece[2 * p + 1] : longest;
+    }
+    call_reserve(&c, 0, (size_t)((longest + RUN - 1) / RUN + 1) * sizeof(double));
+    for (int64_t p = 0; call_ok(&c) && p < P; p++) {
+        struct squares k = {f32(&x) + piece[2 * p], scratch_shared(&c), piece[2 * p + 1]};
+        int64_t runs = (k.n + RUN - 1) / RUN;
         double total = 0;
 
-        call_share(&c, runs, 8, n / 2, square_runs, &k);
+        call_share(&c, runs, 8, k.n / 2, square_runs, &k);
         for (int64_t i = 0; i < runs; i++)
             total += k.sums[i];
-        *(double *)out.p = total;
+        ((double *)out.p)[p] = total;
     }
     return call_end(&c);
 }

@@ -27,10 +27,11 @@ enum cairn_status cairn_adamw_ref(struct cairn_stream *s, const struct cairn_ada
 enum cairn_status cairn_sumsq_ref(struct cairn_stream *s, const struct cairn_sumsq *a, struct cairn_error *err)
 {
     struct call c = call_begin("sumsq", s, err);
-    int64_t n = cairn_tensor_count(&a->x), one = 1;
+    int64_t n = cairn_tensor_count(&a->x), P = a->pieces.buf ? -1 : 1, two = 2;
     struct cairn_tensor flat = a->x;
-    struct arg x, out = call_arg(&c, "out", &a->out, OUT | T_F64, 1, &one);
-    double total = 0;
+    struct arg x, out = call_arg(&c, "out", &a->out, OUT | T_F64, 1, &P),
+                  pieces = call_arg(&c, "pieces", &a->pieces, ABSENT | T_I64, 2, &P, &two);
+    const int64_t whole[2] = {0, n}, *piece = pieces.p ? pieces.p : whole;
 
     if (!cairn_tensor_dense(&a->x))
         call_fail(&c, "x is not dense");
@@ -38,14 +39,21 @@ enum cairn_status cairn_sumsq_ref(struct cairn_stream *s, const struct cairn_sum
     flat.dim[0] = n;
     flat.stride[0] = 1;
     x = call_arg(&c, "x", &flat, T_F32, 1, &n);
-    for (int64_t b = 0; call_ok(&c) && b < n; b += 4096) {
-        double sum = 0;
+    for (int64_t p = 0; call_ok(&c) && p < P; p++) {
+        const int64_t begin = piece[2 * p], length = piece[2 * p + 1];
+        double total = 0;
 
-        for (int64_t i = b; i < n && i < b + 4096; i++)
-            sum += (double)f32(&x)[i] * f32(&x)[i];
-        total += sum;
+        if (begin < (p ? piece[2 * p - 2] + piece[2 * p - 1] : 0) || begin > n || length < 0 || length > n - begin)
+            call_fail(&c, "piece %lld is %lld elements from %lld on, of %lld", (long long)p, (long long)length, (long long)begin,
+                      (long long)n);
+        for (int64_t b = begin; call_ok(&c) && b < begin + length; b += 4096) {
+            double sum = 0;
+
+            for (int64_t i = b; i < begin + length && i < b + 4096; i++)
+                sum += (double)f32(&x)[i] * f32(&x)[i];
+            total += sum;
+        }
+        ((double *)out.p)[p] = total;
     }
-    if (call_ok(&c))
-        *(double *)out.p = total;
     return call_end(&c);
 }

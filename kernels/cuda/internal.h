@@ -111,6 +111,7 @@ enum {
     T_F16 = 1 << CAIRN_F16,
     T_F64 = 1 << CAIRN_F64,
     T_I32 = 1 << CAIRN_I32,
+    T_I64 = 1 << CAIRN_I64,
     T_U8 = 1 << CAIRN_U8,
     T_WEIGHT = T_F32 | T_BF16,
     T_SAME_ACT = 1 << 15,

@@ -1,8 +1,9 @@
 /* optimiser.cu - adamw and sumsq.
  *
  * adamw: four elements a thread, the cpu's arithmetic step for step. Floor: reads p, g, m, v and writes p, m, v: 28 bytes an
- * element. sumsq: each run of 4096 elements is one fp64 chain in one thread (as the contract has it), and the runs are added
- * ascending by one thread, through shared memory. Floor: 4 bytes an element; n/4096 dependent additions, about 10 ns each.
+ * element. sumsq: each run of 4096 elements is one fp64 chain in one thread (as the contract has it); 128 chains go side by side,
+ * so that memory is read in whole lines, and all pieces of a call go at once. A warp adds the runs of a piece ascending. Floor:
+ * 4 bytes an element; 4096 dependent additions.
  */
 #include <math.h>
 
@@ -69,63 +70,137 @@ extern "C" enum cairn_status cairn_adamw_cuda(struct cairn_stream *s, const stru
     return call_end(&c);
 }
 
-#define RUN 4096
+#define RUN  4096
+#define TEAM 128 /* runs that a block takes side by side, a thread each */
+#define STEP 32  /* elements of each that are in shared memory at a time */
 
-__global__ void __launch_bounds__(64) sumsq_runs(int64_t n, int64_t runs, int wide, const float *x, double *sums)
+struct squares {
+    int64_t n, P;
+    const int64_t *pieces; /* NULL: the whole */
+    const float *x;
+    double *sums; /* of the runs: those of piece p from begin / RUN + p on */
+    struct fault *fault;
+};
+
+/* What piece p is; 0: a fault. */
+__device__ static inline int piece_of(const struct squares *k, int64_t p, int64_t *begin, int64_t *length)
 {
-    const int64_t r = (int64_t)blockIdx.x * 64 + threadIdx.x;
-    double sum = 0.0;
+    const int64_t *piece = k->pieces + 2 * p;
+    int64_t before = 0;
 
-    if (r >= runs)
-        return;
-    x += r * RUN;
-    n -= r * RUN;
-    if (wide && n >= RUN) {
-#pragma unroll 8
-        for (int i = 0; i < RUN; i += 4) {
-            float4 u = *(const float4 *)(x + i);
-
-            sum += (double)u.x * (double)u.x; /* the product is exact */
-            sum += (double)u.y * (double)u.y;
-            sum += (double)u.z * (double)u.z;
-            sum += (double)u.w * (double)u.w;
-        }
-    } else {
-        for (int i = 0; i < RUN && i < n; i++)
-            sum += (double)x[i] * (double)x[i];
-    }
-    sums[r] = sum;
+    *begin = 0;
+    *length = k->n;
+    if (!k->pieces)
+        return 1;
+    *begin = piece[0];
+    *length = piece[1];
+    if (p)
+        before = piece[-2] + piece[-1];
+    if (before >= 0 && *begin >= before && *begin <= k->n && *length >= 0 && *length <= k->n - *begin)
+        return 1;
+    if (threadIdx.x == 0)
+        fault_set(k->fault, OP_sumsq, FAULT_OFFSETS, p);
+    return 0;
 }
 
-/* One block: the runs in order. */
-__global__ void __launch_bounds__(256) sumsq_total(int64_t runs, const double *sums, double *out)
+/* This thread's part of elements e0 .. e0 + STEP of runs r0 .. r0 + TEAM: eight times four, a warp over four runs at a time.
+ * What is beyond the piece counts as 0, and adding its square changes nothing. */
+__device__ static inline void squares_fetch(const float *x, int64_t length, int wide, int64_t r0, int e0, float u[8][4])
 {
-    __shared__ double tile[2048];
-    double total = 0.0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int64_t at = (r0 + i * 16 + threadIdx.x / 8) * RUN + e0 + threadIdx.x % 8 * 4;
 
-    for (int64_t r0 = 0; r0 < runs; r0 += 2048) {
-        const int size = runs - r0 < 2048 ? (int)(runs - r0) : 2048;
+        if (wide && at + 4 <= length) {
+            const float4 v = *(const float4 *)(x + at);
 
-        __syncthreads();
-        for (int i = threadIdx.x; i < size; i += 256)
-            tile[i] = sums[r0 + i];
-        __syncthreads();
-        if (threadIdx.x == 0)
-#pragma unroll 8
-            for (int i = 0; i < size; i++)
-                total += tile[i];
+            u[i][0] = v.x, u[i][1] = v.y, u[i][2] = v.z, u[i][3] = v.w;
+        } else {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                u[i][j] = at + j < length ? x[at + j] : 0.0f;
+        }
     }
-    if (threadIdx.x == 0)
-        *out = total;
+}
+
+/* Grid: pieces, times blocks that share out the runs of one. */
+__global__ void __launch_bounds__(TEAM) sumsq_runs(const struct squares k)
+{
+    __shared__ float tile[TEAM][STEP + 1];
+    const int64_t p = blockIdx.x;
+    int64_t begin, length, runs;
+    const float *x;
+    double *sums;
+    int wide;
+
+    if (!piece_of(&k, p, &begin, &length))
+        return;
+    x = k.x + begin;
+    wide = (uintptr_t)x % 16 == 0;
+    sums = k.sums + begin / RUN + p;
+    runs = (length + RUN - 1) / RUN;
+    for (int64_t r0 = (int64_t)blockIdx.y * TEAM; r0 < runs; r0 += (int64_t)gridDim.y * TEAM) {
+        const int longest = length - r0 * RUN < RUN ? (int)(length - r0 * RUN) : RUN;
+        double sum = 0.0;
+        float u[8][4];
+
+        squares_fetch(x, length, wide, r0, 0, u);
+        for (int e0 = 0; e0 < longest; e0 += STEP) {
+            __syncthreads();
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    tile[i * 16 + threadIdx.x / 8][threadIdx.x % 8 * 4 + j] = u[i][j];
+            if (e0 + STEP < longest)
+                squares_fetch(x, length, wide, r0, e0 + STEP, u);
+            __syncthreads();
+#pragma unroll
+            for (int e = 0; e < STEP; e++) {
+                const double v = tile[threadIdx.x][e];
+
+                sum = fma(v, v, sum); /* the square is exact: one rounding either way */
+            }
+        }
+        if (r0 + threadIdx.x < runs)
+            sums[r0 + threadIdx.x] = sum;
+    }
+}
+
+/* A warp a piece: its runs in order, 32 of them in the lanes at a time. */
+__global__ void __launch_bounds__(TEAM) sumsq_totals(const struct squares k, double *out)
+{
+    const int64_t p = (int64_t)blockIdx.x * (TEAM / 32) + threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    int64_t begin, length, runs;
+    const double *sums;
+    double total = 0.0, next;
+
+    if (p >= k.P || !piece_of(&k, p, &begin, &length))
+        return;
+    sums = k.sums + begin / RUN + p;
+    runs = (length + RUN - 1) / RUN;
+    next = lane < runs ? sums[lane] : 0.0;
+    for (int64_t r = 0; r < runs; r += 32) {
+        const double now = next;
+
+        next = r + 32 + lane < runs ? sums[r + 32 + lane] : 0.0;
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            total += __shfl_sync(0xffffffffu, now, i);
+    }
+    if (lane == 0)
+        out[p] = total;
 }
 
 extern "C" enum cairn_status cairn_sumsq_cuda(struct cairn_stream *s, const struct cairn_sumsq *a, struct cairn_error *err)
 {
     struct call c = call_begin("sumsq", s, err);
-    int64_t n = cairn_tensor_count(&a->x), one = 1, runs = ceil_div(n, RUN);
+    int64_t n = cairn_tensor_count(&a->x), P = a->pieces.buf ? -1 : 1, two = 2, blocks;
     struct cairn_tensor flat = a->x;
-    struct arg x, out = call_arg(&c, "out", &a->out, OUT | T_F64, 1, &one);
-    double *sums;
+    struct arg x, out = call_arg(&c, "out", &a->out, OUT | T_F64, 1, &P),
+                  pieces = call_arg(&c, "pieces", &a->pieces, ABSENT | T_I64, 2, &P, &two);
+    struct squares k;
 
     if (!cairn_tensor_dense(&a->x))
         call_fail(&c, "x is not dense");
@@ -133,9 +208,16 @@ extern "C" enum cairn_status cairn_sumsq_cuda(struct cairn_stream *s, const stru
     flat.dim[0] = n;
     flat.stride[0] = 1;
     x = call_arg(&c, "x", &flat, T_F32, 1, &n);
-    sums = (double *)call_scratch(&c, (size_t)(runs + 1) * sizeof *sums);
-    if (call_ok(&c) && runs)
-        LAUNCH(&c, sumsq_runs, (unsigned)ceil_div(runs, 64), 64, 0, n, runs, arg_align(&x) == 16, f32(&x), sums);
-    LAUNCH(&c, sumsq_total, 1, 256, 0, runs, sums, (double *)out.p);
+    if (!call_ok(&c) || P < 1)
+        return call_end(&c);
+    k.n = n;
+    k.P = P;
+    k.pieces = (const int64_t *)pieces.p;
+    k.x = f32(&x);
+    k.sums = (double *)call_scratch(&c, (size_t)(n / RUN + P + 1) * sizeof(double));
+    k.fault = c.cuda->d_fault;
+    blocks = ceil_div(ceil_div(n, P), (int64_t)RUN * TEAM); /* of a piece of middle length */
+    LAUNCH(&c, sumsq_runs, dim3((unsigned)P, (unsigned)(blocks < 1 ? 1 : blocks > 1024 ? 1024 : blocks)), TEAM, 0, k);
+    LAUNCH(&c, sumsq_totals, (unsigned)ceil_div(P, TEAM / 32), TEAM, 0, k, (double *)out.p);
     return call_end(&c);
 }

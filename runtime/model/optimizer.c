@@ -1,9 +1,9 @@
 /* optimizer.c - one update: gradients together, norm, clip, AdamW over two flat runs, publication.
  *
- * The norm is taken piece by piece (shares.h; one sum of squares each, added ascending on the host in double), so that it does not
- * depend on who has which piece. Gradients travel in stretches, so that what is in the mail is bounded whatever the model's size.
- * Clipping multiplies by grad_clip / norm where norm > grad_clip; it goes into the update as grad_scale and the gradients stay as
- * they are. Two calls of AdamW: with weight decay and without (params.c lays them out so).
+ * The norm is taken piece by piece (shares.h; one sum of squares each, all in one call, added ascending on the host in double), so
+ * that it does not depend on who has which piece. Gradients travel in stretches, so that what is in the mail is bounded whatever
+ * the model's size. Clipping multiplies by grad_clip / norm where norm > grad_clip; it goes into the update as grad_scale and the
+ * gradients stay as they are. Two calls of AdamW: with weight decay and without (params.c lays them out so).
  *
  * Touches no tensor memory: ops and host copies of the sums only.
  */
@@ -15,6 +15,32 @@
 
 #define STRETCH       ((int64_t)1 << 22) /* elements for all ranks together that are under way at a time */
 #define STRETCH_LEAST ((int64_t)1 << 16) /* for each of them: below, messages are too small */
+
+/* o->pieces: this rank's, for op sumsq. */
+static enum cairn_status pieces_create(struct cairn_optimizer *o, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int64_t first = cairn_shares_first(&o->shares, o->ranks, o->rank),
+            dim[2] = {cairn_shares_first(&o->shares, o->ranks, o->rank + 1) - first, 2}, *h = NULL;
+    size_t bytes = (size_t)dim[0] * 2 * sizeof *h;
+    struct cairn_tensor t;
+
+    if (!dim[0])
+        return CAIRN_OK;
+    h = malloc(bytes);
+    if (!h)
+        return CAIRN_NOMEM(err);
+    for (int64_t i = 0; i < dim[0]; i++) {
+        h[2 * i] = o->shares.piece[first + i].at;
+        h[2 * i + 1] = o->shares.piece[first + i].n;
+    }
+    TRY(cairn_buffer_create(o->k->dev, bytes, &o->pieces, err));
+    TRY(cairn_tensor_view(&t, o->pieces, 0, CAIRN_I64, 2, dim, err));
+    TRY(cairn_tensor_set(&o->k->stream, &t, h, bytes, err));
+out:
+    free(h);
+    return st;
+}
 
 enum cairn_status cairn_optimizer_create_shared(struct cairn_optimizer *out, const struct cairn_param_table *t,
                                                 struct cairn_compute *k, struct cairn_channel *channel, struct cairn_error *err)
@@ -38,6 +64,7 @@ enum cairn_status cairn_optimizer_create_shared(struct cairn_optimizer *out, con
                         : cairn_store_create(s, t, k->dev, 1, err));
     }
     TRY(cairn_buffer_create(k->dev, ((size_t)o.shares.pieces + 1) * sizeof(double), &o.sums, err));
+    TRY(pieces_create(&o, err));
     if (o.ranks > 1) {
         int64_t widest = 1;
 
@@ -72,6 +99,7 @@ void cairn_optimizer_free(struct cairn_optimizer *o)
     cairn_store_free(&o->v);
     cairn_shares_free(&o->shares);
     cairn_buffer_destroy(o->sums);
+    cairn_buffer_destroy(o->pieces);
     cairn_buffer_destroy(o->mail);
     memset(o, 0, sizeof(*o));
 }
@@ -191,11 +219,11 @@ static enum cairn_status piece_sums(struct cairn_optimizer *o, const struct cair
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_tensor_view(&all, o->sums, 0, CAIRN_F64, 1, &pieces, err));
     TRY(cairn_tensor_zero(&o->k->stream, &all, err));
-    for (int64_t q = first; q < end; q++) {
-        const struct cairn_piece *p = &o->shares.piece[q];
-        const struct cairn_sumsq a = {.x = cairn_tensor_slice(&grads->flat, 0, p->at, p->n),
-                                      .out = cairn_tensor_slice(&all, 0, q, 1)};
+    if (end > first) {
+        const int64_t dim[2] = {end - first, 2};
+        struct cairn_sumsq a = {.x = grads->flat, .out = cairn_tensor_slice(&all, 0, first, end - first)};
 
+        TRY(cairn_tensor_view(&a.pieces, o->pieces, 0, CAIRN_I64, 2, dim, err));
         TRY(o->k->ops.sumsq(&o->k->stream, &a, err));
     }
     if (o->ranks > 1) {

@@ -32,6 +32,7 @@ struct cairn_optimizer {
     struct cairn_store master, m, v; /* trainable only, of the share; alone: whole */
     int64_t updates;                 /* done so far */
     struct cairn_buffer *sums;       /* f64, one per piece: squares of the gradients */
+    struct cairn_buffer *pieces;     /* i64, two per piece of the share: begin and length in the flat run */
     struct cairn_buffer *mail;       /* with ranks: what is sent and received, a stretch at a time */
     int64_t stretch;                 /* elements for each rank at a time */
 };
@@ -42,7 +43,8 @@ enum cairn_status cairn_optimizer_create(struct cairn_optimizer *o, const struct
 enum cairn_status cairn_optimizer_create_shared(struct cairn_optimizer *o, const struct cairn_param_table *t,
                                                 struct cairn_compute *k, struct cairn_channel *channel, struct cairn_error *err);
 void cairn_optimizer_free(struct cairn_optimizer *o);
-/* masters = weights (as they are; of a device that keeps them narrow, what was rounded stays so), moments 0, no updates done: the start of a training, or after a warm start. */
+/* masters = weights (as they are; of a device that keeps them narrow, what was rounded stays so), moments 0, no updates done: the
+ * start of a training, or after a warm start. */
 enum cairn_status cairn_optimizer_start(struct cairn_optimizer *o, const struct cairn_store *weights, struct cairn_error *err);
 /* One update from grads (already divided by the reduction's denominator). *norm: global gradient norm before clipping, summed
  * piece by piece in order. A norm that is not finite: CAIRN_ENUMERIC naming the first such tensor, on every rank, and no weight is

@@ -66,7 +66,7 @@ static void pieces(struct lab *l, struct results *r)
     int64_t heads[3] = {50, 5, 14};
     struct cairn_rope ro = {cairn_tensor_reshape(&x->t, 3, heads), cairn_tensor_reshape(&y->t, 3, heads), p->t, 10000, 0};
     struct thing *sum = thing_new(l, CAIRN_F64, 0, 1, 1), *m = F(1, 9000), *v = F(1, 9000), *w = F(1, 9000), *gr = F(1, 9000);
-    struct cairn_sumsq sq = {m->t, sum->t};
+    struct cairn_sumsq sq = {.x = m->t, .out = sum->t};
     struct cairn_adamw ad = {w->t, gr->t, m->t, v->t, 1e-3f, 0.9f, 0.999f, 1e-8f, 0.1f, 0.5f, 3};
 
     DO(rmsnorm, n);

@@ -264,7 +264,7 @@ static void sumsq(struct lab *l)
     for (int i = 0; i < 5; i++) {
         struct thing *x = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, sizes[i]), 1), *out = thing_new(l, CAIRN_F64, 0, 1, 1),
                      *ref = thing_like(l, out, 1);
-        struct cairn_sumsq a = {x->t, out->t};
+        struct cairn_sumsq a = {.x = x->t, .out = out->t};
 
         LAB_OK(l, l->fast->sumsq(&l->c.stream, &a, &l->err));
         a.out = ref->t;
@@ -287,18 +287,59 @@ static void sumsq(struct lab *l)
     }
 }
 
+/* Pieces of one run: with gaps, of no length, longer than a block takes at a time, at any alignment. */
+static void sumsq_pieces(struct lab *l)
+{
+    static const int64_t piece[][2] = {{0, 5},        {7, 4096},  {4103, 0},       {4103, 4099},
+                                       {8300, 12288}, {20589, 1}, {20592, 530000}, {550593, 7}},
+                         wrong[][2][2] = {{{0, 9}, {8, 1}},  {{3, 1}, {2, 1}},      {{0, 1}, {550599, 2}},   {{0, 1}, {5, -1}},
+                                          {{-1, 2}, {5, 1}}, {{0, 1}, {550601, 0}}, {{2, INT64_MAX}, {5, 1}}};
+    const int P = (int)(sizeof piece / sizeof *piece);
+    struct thing *x = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, 550600), 1), *at = thing_new(l, CAIRN_I64, 0, 2, P, 2),
+                 *out = thing_new(l, CAIRN_F64, 0, 1, P), *ref = thing_like(l, out, 1), *two = thing_new(l, CAIRN_I64, 0, 2, 2, 2);
+    struct cairn_sumsq a = {.x = x->t, .out = out->t, .pieces = at->t};
+
+    memcpy(at->h, piece, sizeof piece);
+    thing_up(l, at);
+    LAB_OK(l, l->fast->sumsq(&l->c.stream, &a, &l->err));
+    a.out = ref->t;
+    LAB_OK(l, l->ref->sumsq(&l->c.stream, &a, &l->err));
+    thing_down(l, out), thing_down(l, ref);
+    lab_equal_bits(l, "pieces", out, ref);
+    for (int i = 0; i < P; i++) { /* each as if it were alone */
+        const struct cairn_sumsq one = {.x = cairn_tensor_slice(&x->t, 0, piece[i][0], piece[i][1]),
+                                        .out = cairn_tensor_slice(&ref->t, 0, i, 1)};
+
+        LAB_OK(l, l->fast->sumsq(&l->c.stream, &one, &l->err));
+    }
+    thing_down(l, ref);
+    lab_equal_bits(l, "pieces alone", out, ref);
+    a.out = cairn_tensor_slice(&out->t, 0, 0, 2);
+    a.pieces = two->t;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        memcpy(two->h, wrong[i], sizeof *wrong);
+        thing_up(l, two);
+        LAB_REFUSES(l, l->fast->sumsq(&l->c.stream, &a, &l->err));
+    }
+    a.pieces.dim[1] = 1;
+    LAB_REFUSES(l, l->fast->sumsq(&l->c.stream, &a, &l->err));
+    lab_clear(l);
+}
+
 ON_EACH_DEVICE(rows)
 ON_EACH_DEVICE(embedding)
 ON_EACH_DEVICE(axpby)
 ON_EACH_DEVICE(casts)
 ON_EACH_DEVICE(adamw)
 ON_EACH_DEVICE(sumsq)
+ON_EACH_DEVICE(sumsq_pieces)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_test),  cmocka_unit_test(embedding_test), cmocka_unit_test(axpby_test),
-        cmocka_unit_test(casts_test), cmocka_unit_test(adamw_test),     cmocka_unit_test(sumsq_test),
+        cmocka_unit_test(rows_test),         cmocka_unit_test(embedding_test), cmocka_unit_test(axpby_test),
+        cmocka_unit_test(casts_test),        cmocka_unit_test(adamw_test),     cmocka_unit_test(sumsq_test),
+        cmocka_unit_test(sumsq_pieces_test),
     };
 
     return LAB_RUN(tests);

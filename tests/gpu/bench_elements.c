@@ -270,13 +270,23 @@ static void all(int64_t n, int64_t d)
                             mo = normal(CAIRN_F32, 1, p, 1, 1, 0), ve = normal(CAIRN_F32, 1, p, 1, 1, 0),
                             out = tensor(CAIRN_F64, 1, 1, 1, 1), half = tensor(CAIRN_BF16, 1, p, 1, 1);
         struct cairn_adamw f = {w, g, mo, ve, 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 3};
-        struct cairn_sumsq q = {g, out};
+        struct cairn_sumsq q = {.x = g, .out = out}, many;
         struct cairn_cast k = {w, half, -1};
+        enum { pieces = 200 }; /* of half a million elements, as an update of a large model takes them */
+        int64_t piece[pieces][2];
+
+        for (int64_t i = 0; i < pieces; i++) {
+            piece[i][0] = p * i / pieces;
+            piece[i][1] = p * (i + 1) / pieces - piece[i][0];
+        }
 
         SHAPE("%lld", (long long)p);
         line("adamw", shape, timed(op_adamw, &f), 28.0 * (double)p);
         line("sumsq", shape, timed(op_sumsq, &q), 4.0 * (double)p);
         line("cast", shape, timed(op_cast, &k), 6.0 * (double)p);
+        many = (struct cairn_sumsq){g, tensor(CAIRN_F64, 1, pieces, 1, 1), tensor(CAIRN_I64, 2, pieces, 2, 1)};
+        must(cairn_tensor_set(&c.stream, &many.pieces, piece, sizeof piece, &err), "sending");
+        line("  in pieces", SHAPE("%lld in %lld", (long long)p, (long long)pieces), timed(op_sumsq, &many), 4.0 * (double)p);
         forget();
     }
     for (int ratio = CAIRN_RATIO_TOKEN; ratio <= CAIRN_RATIO_SEQUENCE; ratio++) {
