@@ -74,11 +74,11 @@ struct complaint {
 
 static const struct complaint complaints[] = {
     {"dependency", CAIRN_OK, NULL, ""},
+    {"account", CAIRN_ERECIPE, "account", "sacctmgr show assoc user=$USER"},
     {"partition", CAIRN_ERECIPE, "partition", "sinfo -s lists the partitions"},
     {"qos", CAIRN_ERECIPE, "qos", "it may not exist or have a limit: sacctmgr show qos, squeue --me"},
-    {"account", CAIRN_ERECIPE, "account", "sacctmgr show assoc user=$USER"},
     {"gres", CAIRN_ERECIPE, "gres", "sinfo -o '%P %G' shows what nodes have"},
-    {"node configuration", CAIRN_ERECIPE, NULL, "no node fits: sinfo -o '%P %D %c %m %G'"},
+    {"node configuration", CAIRN_ERECIPE, "nodes", "no node fits: sinfo -o '%P %D %c %m %G'"},
     {"node count", CAIRN_ERECIPE, "nodes", "no partition has so many nodes: sinfo -s"},
     {"time limit", CAIRN_ERECIPE, "time", "longer than the partition allows? sinfo -o '%P %l'"},
     {"feature", CAIRN_ERECIPE, "constraint", "sinfo -o '%P %f'"},
@@ -307,7 +307,7 @@ static enum cairn_status job_queue(struct submit *s, int k, struct cairn_error *
         if (s->o->scripts)
             cairn_str_printf(s->o->scripts, "%s%s", s->o->scripts->len ? "\n" : "", cairn_str_z(&script));
         s->id[k] = -(int64_t)(k + 1); /* a name for those that depend on it */
-        report_add(s, k, "queued", after, s->o->why);
+        report_add(s, k, "planned", after, s->o->why);
         goto out;
     }
     TRY(sbatch(s, j, cairn_str_z(&script), dependency, 0, &s->id[k], &no_parent, err));

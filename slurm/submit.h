@@ -26,9 +26,10 @@ struct cairn_submit_opts {
     struct cairn_str *scripts; /* NULL, or gets every script (dry run) */
 };
 
-/* *report: {"run", "window": [first, last], "jobs": [{"job", "name", "step", "group", "state": done|queued|kept|blocked|full,
- * "after": [...], "why"}...]} of the window's jobs; new reference, also of what was done before a failure (NULL before there is
- * any). CAIRN_ERECIPE: Slurm refuses what the recipe asks for. CAIRN_EAGAIN: it does not answer, or its limits let no job in. */
+/* *report: {"run", "window": [first, last], "jobs": [{"job", "name", "step", "group", "state":
+ * done|queued|kept|blocked|full|planned (dry run), "after": [...], "why"}...]} of the window's jobs; new reference, also of what
+ * was done before a failure (NULL before there is any). CAIRN_ERECIPE: Slurm refuses what the recipe asks for. CAIRN_EAGAIN: it
+ * does not answer, or its limits let no job in. */
 enum cairn_status cairn_submit(const struct cairn_run *run, const struct cairn_submit_opts *opts, json_t **report,
                                struct cairn_error *err);
 
