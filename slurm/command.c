@@ -21,6 +21,27 @@ void cairn_command_free(struct cairn_command *c)
     cairn_str_free(&c->err);
 }
 
+/* sbatch hands its environment on to the job: what Slurm told this job about itself (restarts, array, tasks per node) would be
+ * taken for the new one's. Where the cluster is stays. */
+static void environment_clean(void)
+{
+    extern char **environ;
+
+    for (char **e = environ; e && *e;) {
+        size_t n = strcspn(*e, "=");
+        char name[128];
+
+        if (strncmp(*e, "SLURM_", 6) || !strncmp(*e, "SLURM_CONF=", 11) || !strncmp(*e, "SLURM_CLUSTERS=", 15) ||
+            n >= sizeof name) {
+            e++;
+            continue;
+        }
+        memcpy(name, *e, n);
+        name[n] = 0;
+        unsetenv(name); /* moves the later ones here */
+    }
+}
+
 static void child_exec(const char *const *argv, const int in[2], const int out[2], const int errs[2])
 {
     static const int signals[] = {SIGTERM, SIGUSR1, SIGINT, SIGCHLD, SIGPIPE};
@@ -33,6 +54,8 @@ static void child_exec(const char *const *argv, const int in[2], const int out[2
     sigprocmask(SIG_SETMASK, &none, NULL);
     if (dup2(in[0], 0) < 0 || dup2(out[1], 1) < 0 || dup2(errs[1], 2) < 0)
         _exit(126);
+    if (!strcmp(argv[0], "sbatch"))
+        environment_clean();
     execvp(argv[0], (char *const *)(uintptr_t)argv);
     _exit(127);
 }

@@ -1,7 +1,8 @@
 /* command.h - run one of Slurm's commands and keep what it says.
  *
  * The programs are looked for in the PATH, so that a site's wrapper works as well. Nothing goes through a shell. A command that
- * does not answer in time is killed: a controller that restarts must not hang a job's last act.
+ * does not answer in time is killed: a controller that restarts must not hang a job's last act. sbatch hears nothing of the job that
+ * calls it.
  */
 #ifndef CAIRN_SLURM_COMMAND_H
 #define CAIRN_SLURM_COMMAND_H

@@ -59,6 +59,8 @@ with_fake() { PATH=$fake:$PATH "$@"; }
         'slurm.rollout.extra=["--nice=5"]' slurm.account=team slurm.train.memory=64G
     says '--partition="my part"' '--nodes=2' '--ntasks-per-node=4' '--array=0-2' '--time=02:00:00' '--gres=gpu:8' '#SBATCH --exclusive' 'module load openmpi' \
         '--exclude=n1,n2' '--nice=5' '--account=team' '--mem=64G' '--open-mode=append' '--requeue' '--signal=USR1@120' "exec '$cairn' job '$(realpath "$dir")' --step 1"
+    says "  planned " "  after "
+    ! grep -qE '^ +queued' <<<"$output"
     ! grep -q . "$FAKE/queue"
     is 0 "$cairn" submit "$dir" --dry-run slurm.time=00:03:00
     ! grep -q -- --signal <<<"$output"
@@ -91,6 +93,15 @@ with_fake() { PATH=$fake:$PATH "$@"; }
     is 0 with_fake "$cairn" stop "$dir"
     says "$n jobs cancelled"
     [ ! -s "$FAKE/queue" ]
+}
+
+@test "a job that another job queues learns nothing of that one" {
+    cat >>"$fake/sbatch" <<'SH'
+env | grep -E '^SLURM_' >"$FAKE/environment"
+SH
+    is 0 env PATH="$fake:$PATH" SLURM_CONF=/nowhere/slurm.conf SLURM_JOB_ID=7 SLURM_RESTART_COUNT=3 SLURM_ARRAY_JOB_ID=5 SLURM_ARRAY_TASK_ID=2 \
+        SLURM_ARRAY_TASK_MAX=3 SLURM_NTASKS=8 "$cairn" submit "$micro" --run "$dir"
+    [ "$(cat "$FAKE/environment")" = "SLURM_CONF=/nowhere/slurm.conf" ]
 }
 
 @test "a full queue: what fits is queued; nothing fits: 75 with the limit named" {
