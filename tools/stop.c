@@ -74,7 +74,7 @@ int cairn_verb_stop(int argc, char **argv)
     if (a.json)
         TRY(cairn_cli_json(json_pack("{s:s, s:i}", "run", run->dir, "cancelled", n), &err));
     else
-        printf("%s: %d jobs cancelled%s\n", run->dir, n, n ? "; to go on: cairn submit DIR" : "");
+        printf("%s: %d jobs cancelled%s%s\n", run->dir, n, n ? "; to go on: cairn submit " : "", n ? run->dir : "");
     TRY(cairn_cli_flush(&err));
 out:
     cairn_queue_free(&queue);
