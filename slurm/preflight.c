@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "slurm/leftovers.h"
 #include "stages/common/setup.h"
 
 #define MEMORY_MIB 256.0
@@ -63,11 +64,14 @@ static int write_try(const struct cairn_run *run, const char *node, char *text, 
 json_t *cairn_preflight_node(const struct cairn_run *run, int device)
 {
     char node[256] = "", text[400] = "", numerics[256] = "";
+    int swept = cairn_leftovers_sweep("/dev/shm"); /* before it is asked how much is free */
     double memory = memory_mib(), shm = free_mib("/dev/shm"), disk = free_mib(run->dir);
     struct cairn_compute k = {0};
     struct cairn_error err = {0};
 
     gethostname(node, sizeof node - 1);
+    if (swept)
+        cairn_info("%s: %d segments of killed ranks removed from /dev/shm", node, swept);
     if (memory < MEMORY_MIB)
         snprintf(text, sizeof text, "only %.0f MiB of memory are free", memory);
     else if (shm >= 0 && shm < SHM_MIB)
