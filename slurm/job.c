@@ -255,31 +255,40 @@ static void unfit(void *arg, const char *node, const char *text)
         say(w, CAIRN_ENDED_RETRY, CAIRN_EDEVICE, "node %s is unfit: %.300s", node, text);
 }
 
+/* 1: it has ended with this code so often in a row that nobody should go on by himself; the sentence says so. */
+static int too_often(struct work *w)
+{
+    int64_t attempts = cairn_recipe_i64(w->run->recipe, "slurm.attempts");
+    struct cairn_failures f = {0};
+    json_t *events = NULL;
+    int stop;
+
+    if (cairn_ledger_read(w->run, &events, NULL) == CAIRN_OK)
+        cairn_ledger_failures(&f, events, w->job->step, w->job->group);
+    stop = (f.code == w->code ? f.same : 0) + 1 >= attempts;
+    json_decref(events);
+    if (stop) {
+        size_t n = strlen(w->sentence);
+
+        snprintf(w->sentence + n, sizeof w->sentence - n, " (the same %lld times in a row: stopped)", (long long)attempts);
+        w->action = CAIRN_ENDED_STOP;
+    }
+    return stop;
+}
+
 /* After a failure: again, or never. Again means a job of a new id: at once (a requeued one waits for two minutes), and free of what
  * a node keeps under the old id. */
 static int failed(struct work *w)
 {
-    int64_t attempts = cairn_recipe_i64(w->run->recipe, "slurm.attempts");
-    struct cairn_failures f = {0};
     struct cairn_job_state s;
-    json_t *events = NULL;
     char blocked[400];
 
     if (for_good(w->code)) {
         w->action = CAIRN_ENDED_STOP;
         return stop_chain(w);
     }
-    if (cairn_ledger_read(w->run, &events, NULL) == CAIRN_OK)
-        cairn_ledger_failures(&f, events, w->job->step, w->job->group);
-    if ((f.code == w->code ? f.same : 0) + 1 >= attempts) {
-        size_t n = strlen(w->sentence);
-
-        snprintf(w->sentence + n, sizeof w->sentence - n, " (the same %lld times in a row: stopped)", (long long)attempts);
-        w->action = CAIRN_ENDED_STOP;
-        json_decref(events);
+    if (too_often(w))
         return stop_chain(w);
-    }
-    json_decref(events);
     if (cairn_job_state(&s, w->id, PATIENCE_S, NULL) == CAIRN_OK && s.state[0] && strcmp(s.state, "RUNNING")) {
         w->action = CAIRN_ENDED_KILLED; /* what failed was that Slurm ends the job */
         end_tell(w);
@@ -289,6 +298,61 @@ static int failed(struct work *w)
     if (queue_anew(w, w->sentence, blocked, sizeof blocked))
         return 0;
     return go_again(w, 0);
+}
+
+static int window_extend(struct work *w)
+{
+    struct cairn_submit_opts o = {.by = "extend", .patience_s = PATIENCE_S};
+    struct cairn_error err = {0};
+    json_t *report = NULL;
+
+    if (!cairn_recipe_bool(w->run->recipe, "slurm.extend"))
+        cairn_info("slurm.extend is false: further steps are queued by cairn submit %s", w->run->dir);
+    else if (cairn_submit(w->run, &o, &report, &err) != CAIRN_OK)
+        cairn_warn("the window could not be extended: %s; do it by hand: cairn submit %s", err.text, w->run->dir);
+    json_decref(report);
+    return 0;
+}
+
+static int all_done(const struct work *w)
+{
+    for (int i = 0; i < w->job->links; i++)
+        if (!cairn_link_done(w->run, &w->job->link[i]))
+            return 0;
+    return 1;
+}
+
+/* Slurm ends this job (SIGTERM). It starts it again by itself, or somebody wanted it so; only a job whose time is over does not
+ * come back: it is queued anew at once, since nobody knows how long we live (its name keeps it from starting beside us). */
+static int ended_by_slurm(struct work *w, const char *what)
+{
+    struct cairn_job_state s = {0};
+    char blocked[400];
+
+    if (cairn_job_state(&s, w->id, 2, NULL) != CAIRN_OK || (strcmp(s.state, "TIMEOUT") && strcmp(s.reason, "TimeLimit"))) {
+        say(w, CAIRN_ENDED_KILLED, 0, "%s%sSlurm ended the job", what, what[0] ? ": " : "");
+        end_tell(w); /* while we can */
+        wait_for_tasks(w);
+        return 0;
+    }
+    if (all_done(w)) { /* its time was enough */
+        say(w, CAIRN_ENDED_DONE, 0, "%s", "");
+        end_tell(w);
+        return window_extend(w);
+    }
+    say(w, CAIRN_ENDED_RETRY, CAIRN_EAGAIN, "%s%sthe job's time was over before it had stopped (slurm.time, slurm.signal_lead)",
+        what, what[0] ? ": " : "");
+    if (too_often(w)) {
+        int code = stop_chain(w);
+
+        wait_for_tasks(w);
+        return code;
+    }
+    end_tell(w);
+    if (!queue_anew(w, "its time was over", blocked, sizeof blocked))
+        cairn_warn("it could not be queued anew: %s", blocked);
+    wait_for_tasks(w);
+    return 0;
 }
 
 /* Whoever makes the input is asked for once more; this job comes behind. */
@@ -351,23 +415,12 @@ out:
     return st;
 }
 
-static int wants_gpu(const struct work *w)
-{
-    const json_t *gres = cairn_job_value(w->run, w->job, "gres");
-
-    return gres && json_string_value(gres) && strstr(json_string_value(gres), "gpu");
-}
-
 static enum cairn_status stage_run(const struct work *w, const struct cairn_link *l, struct cairn_srun_end *end,
                                    struct cairn_error *err)
 {
     const char *install = cairn_install_dir(), *argv[12];
     char *program = install ? cairn_format("%s/bin/cairn-%s", install, cairn_stage_name(l->stage)) : NULL, step[32], shard[64];
-    struct cairn_srun s = {.argv = argv,
-                           .ranks = cairn_job_ranks(w->run, w->job, l),
-                           .nodes = w->nodes,
-                           .stop_at_s = w->stop_at_s,
-                           .gpus = wants_gpu(w)};
+    struct cairn_srun s = {.argv = argv, .ranks = cairn_job_ranks(w->run, w->job, l), .nodes = w->nodes, .stop_at_s = w->stop_at_s};
     enum cairn_status st;
     int n = 0;
 
@@ -459,21 +512,20 @@ static int link_do(struct work *w, const struct cairn_link *l, int *code)
         told = stage_sentence(w, l, since, said, sizeof said);
         /* Steps of a requeued job are counted from 0 again, and a node that lost its peers may keep PMIx's socket of that number
          * ("Address already in use"): the next number is free. */
-        if (launch == LAUNCHES || told || ours(end.code) || end.terminated || cairn_stop_requested() || cairn_link_done(w->run, l))
+        if (launch == LAUNCHES || told || ours(end.code) || end.code == 128 + SIGTERM || end.terminated || cairn_stop_requested() ||
+            cairn_link_done(w->run, l))
             break;
         cairn_warn("%s: the step was not launched (srun ended with %d); another try", relative, end.code);
     }
-    if (end.terminated) { /* Slurm ends this job: what srun said means nothing */
-        wait_for_tasks(w);
-        say(w, CAIRN_ENDED_KILLED, 0, "%s: Slurm ended the job", relative);
-        end_tell(w);
+    if (end.terminated) { /* what srun said means nothing */
+        *code = ended_by_slurm(w, relative);
         goto out;
     }
     if (cairn_link_done(w->run, l) || (end.code == 0 && w->tasks > 1 && told)) {
         more = 1;
         goto out;
     }
-    if (end.code == CAIRN_EAGAIN || ((end.told || cairn_stop_requested()) && end.code == 0)) {
+    if (end.code == CAIRN_EAGAIN || end.code == 128 + SIGTERM || ((end.told || cairn_stop_requested()) && end.code == 0)) {
         say(w, CAIRN_ENDED_REQUEUE, CAIRN_EAGAIN, "%s: stopped early%s; goes on when it is started again", relative,
             end.told ? ", its time is nearly over" : "");
         *code = go_again(w, 1);
@@ -525,28 +577,6 @@ static void times_ask(struct work *w)
     w->stop_at_s = cairn_now_s() + left - lead;
 }
 
-static int window_extend(struct work *w)
-{
-    struct cairn_submit_opts o = {.by = "extend", .patience_s = PATIENCE_S};
-    struct cairn_error err = {0};
-    json_t *report = NULL;
-
-    if (!cairn_recipe_bool(w->run->recipe, "slurm.extend"))
-        cairn_info("slurm.extend is false: further steps are queued by cairn submit %s", w->run->dir);
-    else if (cairn_submit(w->run, &o, &report, &err) != CAIRN_OK)
-        cairn_warn("the window could not be extended: %s; do it by hand: cairn submit %s", err.text, w->run->dir);
-    json_decref(report);
-    return 0;
-}
-
-static int all_done(const struct work *w)
-{
-    for (int i = 0; i < w->job->links; i++)
-        if (!cairn_link_done(w->run, &w->job->link[i]))
-            return 0;
-    return 1;
-}
-
 static int work_do(struct work *w)
 {
     int code = 0;
@@ -559,14 +589,11 @@ static int work_do(struct work *w)
                                 getenv("SLURM_JOB_PARTITION"), "notice_s", w->notice_s));
     if (!all_done(w)) {
         if (!preflight(w))
-            return cairn_stop_requested() == SIGTERM ? 0 : failed(w);
+            return cairn_stop_requested() == SIGTERM ? ended_by_slurm(w, "") : failed(w);
     }
     for (int i = 0; i < w->job->links; i++) {
-        if (cairn_stop_requested() == SIGTERM) {
-            say(w, CAIRN_ENDED_KILLED, 0, "Slurm ended the job");
-            end_tell(w);
-            return 0;
-        }
+        if (cairn_stop_requested() == SIGTERM)
+            return ended_by_slurm(w, "");
         if (!link_do(w, &w->job->link[i], &code))
             return code;
     }

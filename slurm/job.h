@@ -6,8 +6,9 @@
  *     inputs missing        whoever makes them is queued again (submit.h, "repair"), and this job anew behind them
  *     stopped early (75)    scontrol requeue: same id, so that children go on waiting; where that is refused, queued anew,
  *                           then it waits to be killed. Never a non-zero exit inside a preemption's grace.
- *     SIGTERM to the job    Slurm ends it (scancel, preemption without grace, time): tasks have heard it too; it waits
- *                           until they are gone
+ *                           A stage that SIGTERM killed before it listened counts as stopped early
+ *     SIGTERM to the job    Slurm ends it (scancel, preemption without grace): tasks have heard it too; it waits until they
+ *                           are gone. Its time is over: queued anew, for Slurm does not start it again
  *     failed                tried again as a new job, up to slurm.attempts times with the same code; then it stops: jobs that
  *                           wait for it are cancelled, with a sentence that says why. 65, 76 and 78 stop at once: trying
  *                           again does not mend them

@@ -62,9 +62,8 @@ enum cairn_status cairn_srun(struct cairn_srun_end *end, const struct cairn_srun
         argv[n++] = per_task;
         argv[n++] = "--cpu-bind=cores";
     }
-    if (s->gpus)
-        argv[n++] =
-            "--gpu-bind=none"; /* ranks of a node share memory of their GPUs: each takes its own by local rank and sees all */
+    /* Of GPUs a task sees all that the job has on its node, and takes its own by local rank: that is what Slurm does for --gres
+     * where nothing binds. (--gpu-bind=none takes CUDA_VISIBLE_DEVICES away: then tasks see those of other jobs, too.) */
     if (s->ranks > 1)
         argv[n++] = "--label";
     for (int i = 0; s->argv[i]; i++) {

@@ -10,7 +10,6 @@ struct cairn_srun {
     const char *const *argv; /* the program, NULL at the end */
     int64_t ranks, nodes;    /* nodes of the allocation; the step takes as many as it has ranks for */
     double stop_at_s;        /* cairn_now_s() at which it is told to stop (SIGUSR1); 0: never */
-    int gpus;                /* 1: gres with GPUs were asked for */
 };
 
 struct cairn_srun_end {
