@@ -243,6 +243,11 @@ $(B)/tests/pmi_hello: $(B)/obj/tests/slurm/pmi_hello.o $(call lib,$(LINK_world))
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $< $(call lib,$(LINK_world)) -o $@ $(call sys,$(LINK_world))
 
+# Keeps a stage where tests/slurm/phases.bats wants it; never sanitized: it comes first.
+$(B)/lib/hold.so: tests/slurm/hold.c
+	@mkdir -p $(@D)
+	$(CC) $(STD) -D_GNU_SOURCE -O2 -g $(WARN) -fPIC -shared $< -o $@ -ldl
+
 # The fault campaign: a preloaded shim (never sanitized: it comes first) and its drivers.
 $(B)/lib/faultshim.so: tests/faults/shim.c tests/faults/plan.h tests/faults/journal.h
 	@mkdir -p $(@D)
@@ -291,7 +296,7 @@ test-faults: bootstrap
 # A Slurm cluster of four nodes on this machine (needs root): what concerns jobs, preemption and lost nodes. Minutes.
 test-slurm:
 	tools/bootstrap --cluster
-	@$(SUB) --silent all $(B)/tests/pmi_hello
+	@$(SUB) --silent all $(B)/tests/pmi_hello $(B)/lib/hold.so
 	CAIRN_BUILD=$(B) bats --timing tests/slurm.bats $(wildcard tests/slurm/*.bats)
 
 # A shell on such a cluster; it goes with the shell.
