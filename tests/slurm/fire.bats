@@ -1,13 +1,13 @@
-# A run under fire: preempted, its nodes killed, requeued, cancelled, controller and cluster restarted, in random phases. Ends with the digest of
-# an undisturbed run, by itself or after `cairn submit`. FIRE="preemptions nodes requeues cancels controllers clusters" and SEED change the fire.
+# recipes/tiny.yaml as jobs: rollouts as an array over nodes, training on two of them. In peace it ends with the digest of `cairn run` under mpirun.
+# Then under fire: preempted, its nodes killed, requeued, cancelled, controller and cluster restarted, spread over the whole run: it ends with the
+# same digest, by itself or after `cairn submit`. FIRE="preemptions nodes requeues cancels controllers clusters" and SEED change the fire.
 load ../lib
 load lib
 
 read -r -a fire <<<"${FIRE:-20 5 3 2 1 1}"
 seed=${SEED:-1}
-recipe=tests/faults/micro.yaml
-layout=(run.eval_every=0 rollout.tasks=4 score.tasks=2 train.parallel.dp=2 rollout.prompts=160 rollout.samples=4 rollout.batch=64
-    train.updates_per_step=16 checkpoint.updates=4 warm_start.updates=200)
+recipe=recipes/tiny.yaml
+layout=(run.steps=8 run.eval_every=0 rollout.tasks=4 train.parallel.dp=2 warm_start.updates=200 checkpoint.updates=25)
 jobs=('slurm.jobs=[[rollout],[score],[train,sync]]' slurm.train.nodes=2 'slurm.rollout.extra=["--exclusive"]' slurm.attempts=5)
 
 setup_file() {
@@ -22,15 +22,16 @@ setup() {
     cluster_or_skip
 }
 
-# seconds DIR: sum over its jobs, from the ledger: ended ones tell; one that was killed has worked until its node or it was started anew.
+# seconds DIR: sum over its jobs. Ended ones tell; one that was killed has worked until its stage's last sign of life.
 busy_seconds() {
-    awk '
+    sort -t: -k2,2n "$1"/log/*.jsonl | awk '
         function num(k) { return match($0, "\"" k "\":[-0-9.e]+") ? substr($0, RSTART + length(k) + 3, RLENGTH - length(k) - 3) + 0 : 0 }
         function txt(k) { return match($0, "\"" k "\":\"[^\"]*\"") ? substr($0, RSTART + length(k) + 4, RLENGTH - length(k) - 5) : "" }
         { t = num("t"); id = txt("job") }
-        /"ev":"start"/ { if (id in open) total += (t - open[id] < 10 ? t - open[id] : 10); open[id] = t }
+        /"ev":"start"/ && id { if (id in open && last > open[id]) total += last - open[id]; open[id] = t }
         /"ev":"end"/ { total += num("seconds"); delete open[id] }
-        END { printf "%.1f", total }' "$1/log/slurm.jsonl"
+        !id { last = t }
+        END { printf "%.1f", total }'
 }
 
 preempt() {
@@ -78,45 +79,67 @@ strike() { # DIR WHAT
     esac
 }
 
+# links DIR: how many artefacts are committed.
+links_done() { "$cairn" status "$1" --json | grep -o '"state":"done"' | wc -l; }
+
+@test "in peace: an array over nodes, training on two of them; the digest of cairn run under mpirun" {
+    local=$BATS_FILE_TMPDIR/local dir=$BATS_FILE_TMPDIR/calm
+    t0=$(date +%s)
+    "$cairn" run "$root/$recipe" --run "$local" --quiet "${layout[@]}"
+    t1=$(date +%s)
+    "$cairn" submit "$root/$recipe" --run "$dir" "${layout[@]}" "${jobs[@]}" >/dev/null
+    until_queue_empty "$dir" 900
+    t2=$(date +%s)
+    echo "$((t2 - t1))" >"$BATS_FILE_TMPDIR/calm.seconds"
+    same_digest "$local" "$dir"
+    is 0 "$cairn" verify --deep "$dir"
+    # Four tasks on four nodes at once, two nodes for training.
+    grep -q '"ranks": *2' "$dir/step/000008/train/MANIFEST.json"
+    nodes=$(sed -n 's/.*"stage":"rollout".*"ev":"start".*"nodes":"\(n[0-9]\)".*/\1/p' "$dir/log/slurm.jsonl" | sort -u | wc -l)
+    [ "$nodes" -ge 2 ]
+    [ "$(sed -n 's/.*"stage":"train-sync".*"ev":"start".*"nodes":"\([^"]*\)".*/\1/p' "$dir/log/slurm.jsonl" | grep -cE '^n(\[|[0-9],)')" = 9 ]
+    echo "# cairn run under mpirun: $((t1 - t0)) s; as Slurm jobs: $((t2 - t1)) s, rollouts on $nodes nodes; $("$cairn" digest "$dir" | wc -l) equal digests" >&3
+    nobody_left "$dir"
+}
+
 @test "under fire: the same digest, nothing lost, nobody left" {
-    calm=$BATS_TEST_TMPDIR/calm dir=$BATS_TEST_TMPDIR/fire
-    steps=8 RANDOM=$seed submits=0
+    calm=$BATS_FILE_TMPDIR/calm dir=$BATS_TEST_TMPDIR/fire
+    [ -f "$BATS_FILE_TMPDIR/calm.seconds" ]
+    RANDOM=$seed submits=0 most=0
     names=(preempt node requeue cancel controller cluster)
     strikes=()
     for i in "${!names[@]}"; do for _ in $(seq "${fire[i]:-0}"); do strikes+=("${names[i]}"); done; done
     mapfile -t strikes < <(printf '%s\n' "${strikes[@]}" | shuf --random-source=<(yes "$seed"))
+    links=$(links_done "$calm")
 
-    "$cairn" submit "$root/$recipe" --run "$dir" "${layout[@]}" "${jobs[@]}" run.steps=$steps >/dev/null
+    "$cairn" submit "$root/$recipe" --run "$dir" "${layout[@]}" "${jobs[@]}" >/dev/null
     t0=$(date +%s)
-    for what in "${strikes[@]}"; do
-        # Struck while it works: a run that came to its end gets further steps.
-        for _ in $(seq 150); do
-            [ -n "$(running_of "$dir" 2>/dev/null)" ] && break
-            if queue=$(squeue -h) && [ -z "$queue" ]; then
-                if [ "$(links_left "$dir")" = 0 ]; then
-                    steps=$((steps + 2))
-                else
+    for k in "${!strikes[@]}"; do
+        # Due when its share of the run is done, and somebody is at work.
+        due=$((k * (links - 3) / ${#strikes[@]}))
+        for i in $(seq 1500); do
+            done=$(links_done "$dir")
+            [ "$done" -ge "$most" ] || { echo "$done artefacts, there were $most"; false; }
+            most=$done
+            [ "$done" -ge "$due" ] && [ -n "$(running_of "$dir" 2>/dev/null)" ] && break
+            if [ $((i % 10)) = 0 ]; then
+                admin
+                if queue=$(squeue -h) && [ -z "$queue" ]; then
                     submits=$((submits + 1))
                     explain "$dir" | tail -15 | sed 's/^/# /' >&3
+                    "$cairn" submit "$dir" >/dev/null
                 fi
-                "$cairn" submit "$root/$recipe" --run "$dir" "${layout[@]}" "${jobs[@]}" run.steps=$steps >/dev/null
             fi
             sleep 0.2
         done
-        admin
-        if [ -z "$(running_of "$dir")" ]; then # held by Slurm after a failed launch, say
-            submits=$((submits + 1))
-            squeue -h -o "%j %T %r" | head -1 | sed 's/^/# nothing runs: /' >&3
-            "$cairn" submit "$dir" >/dev/null
-            until_running "$dir" 30 || true
-        fi
         sleep "$(awk -v r=$RANDOM 'BEGIN { print r / 32768 * 2.5 }')"
-        echo "# $(($(date +%s) - t0)) s: $what" >&3
-        strike "$dir" "$what"
+        at=$(running_of "$dir" | head -1)
+        echo "# $(($(date +%s) - t0)) s, $done of $links links: ${strikes[k]}, while $(squeue -h -j "$at" -o %j 2>/dev/null | sed 's/^[^.]*\.//') is at work" >&3
+        strike "$dir" "${strikes[k]}"
     done
     for _ in 1 2 3; do
         admin
-        until_queue_empty "$dir" 150 || true
+        until_queue_empty "$dir" 600 || true
         [ "$(links_left "$dir")" = 0 ] && break
         explain "$dir" | tail -30
         submits=$((submits + 1))
@@ -124,16 +147,11 @@ strike() { # DIR WHAT
     done
     wall=$(($(date +%s) - t0))
     [ "$(links_left "$dir")" = 0 ] || { explain "$dir"; false; }
-
-    t0=$(date +%s)
-    "$cairn" submit "$root/$recipe" --run "$calm" "${layout[@]}" "${jobs[@]}" run.steps=$steps >/dev/null
-    until_queue_empty "$calm" 300
-    still=$(($(date +%s) - t0))
     same_digest "$calm" "$dir"
     is 0 "$cairn" verify --deep "$dir"
     [ -z "$(squeue -h)" ]
     nobody_left "$dir"
-    b=$(busy_seconds "$dir") c=$(busy_seconds "$calm")
-    echo "# $steps steps, ${#strikes[@]} strikes, $submits further submits: $wall s under fire, $still s in peace; jobs worked $b s and $c s:" \
+    b=$(busy_seconds "$dir") c=$(busy_seconds "$calm") still=$(cat "$BATS_FILE_TMPDIR/calm.seconds")
+    echo "# ${#strikes[@]} strikes (${fire[*]}), $submits further submits: $wall s under fire, $still s in peace; jobs worked $b s and $c s:" \
         "$(awk -v b="$b" -v c="$c" -v n="${#strikes[@]}" 'BEGIN { printf "%.1f s lost (%.2f s a strike), goodput %.0f%%", b - c, n ? (b - c) / n : 0, 100 * c / b }')" >&3
 }
