@@ -32,7 +32,7 @@ setup() {
     [ "$(jobs_of "$dir" | wc -l)" = "$(jobs_of "$dir" | sort -u | wc -l)" ]
     is 0 "$cairn" status "$dir" --json
     says '"job":"' '"state":"queued"'
-    until_queue_empty "$dir" 200
+    until_queue_empty "$dir" 400
     is 0 "$cairn" run "$root/$tiny_recipe" --run "$BATS_TEST_TMPDIR/local" --quiet "${layout[@]}"
     same_digest "$BATS_TEST_TMPDIR/local" "$dir"
     is 0 "$cairn" verify "$dir"
@@ -44,21 +44,20 @@ setup() {
 
 @test "preempted, requeued and cancelled: goes on with the same bits" {
     dir=$BATS_TEST_TMPDIR/run
-    long=(run.steps=1 run.eval_every=0 warm_start.updates=700 checkpoint.updates=50)
+    long=(run.steps=1 run.eval_every=0 warm_start.updates=3000 checkpoint.updates=50)
     is 0 "$cairn" submit "$root/$tiny_recipe" --run "$dir" "${long[@]}"
-    until_running "$dir" 10
-    sleep 0.7
+    until_at_work "$dir" train
     sbatch -Q -p high -N4 --exclusive -o /dev/null --wrap "sleep 0.1"
-    for _ in $(seq 100); do grep -q '"action":"requeue"' "$dir/log/slurm.jsonl" && break; sleep 0.1; done
+    for _ in $(seq 600); do grep -q '"action":"requeue"' "$dir/log/slurm.jsonl" && break; sleep 0.1; done
     grep '"action":"requeue"' "$dir/log/slurm.jsonl" | grep -q '"code":75'
-    until_running "$dir" 20
+    until_running "$dir" 60
     is 0 scancel $(running_of "$dir")
     # Those that wait find out that somebody wanted it so, and do not revive it.
-    until_queue_empty "$dir" 20
+    until_queue_empty "$dir" 60
     is 0 "$cairn" status "$dir"
     says "cairn submit"
     is 0 "$cairn" submit "$dir"
-    until_queue_empty "$dir" 120
+    until_queue_empty "$dir" 240
     is 0 "$cairn" run "$root/$tiny_recipe" --run "$BATS_TEST_TMPDIR/local" --quiet "${long[@]}"
     same_digest "$BATS_TEST_TMPDIR/local" "$dir"
     nobody_left "$dir"

@@ -88,7 +88,7 @@ links_done() { "$cairn" status "$1" --json | grep -o '"state":"done"' | wc -l; }
     "$cairn" run "$root/$recipe" --run "$local" --quiet "${layout[@]}"
     t1=$(date +%s)
     "$cairn" submit "$root/$recipe" --run "$dir" "${layout[@]}" "${jobs[@]}" >/dev/null
-    until_queue_empty "$dir" 900
+    until_queue_empty "$dir" 1800
     t2=$(date +%s)
     echo "$((t2 - t1))" >"$BATS_FILE_TMPDIR/calm.seconds"
     same_digest "$local" "$dir"

@@ -1,4 +1,5 @@
-# How a job is told to end, and what it makes of it: grace and none, the time limit, SIGTERM in every phase, an end inside of the grace.
+# How a job is told to end, and what it makes of it in the middle of long work: grace and none, the time limit, an end inside of the grace. All phases of
+# all stages: phases.bats.
 load ../lib
 load lib
 
@@ -33,11 +34,10 @@ preempt() {
 @test "no grace: what is whole when SIGTERM comes is kept" {
     dir=$BATS_TEST_TMPDIR/nograce
     "$cairn" submit "$root/$recipe" --run "$dir" "${long[@]}" >/dev/null
-    until_running "$dir" 10
-    sleep 2
+    until_at_work "$dir" train
     preempt
-    sleep 1
-    until_queue_empty "$dir" 60
+    for _ in $(seq 600); do [ -n "$(running_of "$dir")" ] || break; sleep 0.1; done
+    until_queue_empty "$dir" 240
     reference long "${long[@]}"
     same_digest "$BATS_FILE_TMPDIR/long" "$dir"
     grep -h "going on after update" "$dir"/log/000000.*.out
@@ -49,16 +49,15 @@ preempt() {
     dir=$BATS_TEST_TMPDIR/grace
     scontrol update PartitionName=low GraceTime=20
     "$cairn" submit "$root/$recipe" --run "$dir" "${long[@]}" >/dev/null
-    until_running "$dir" 10
-    sleep 2
+    until_at_work "$dir" train
     t0=$(date +%s%N)
     id=$(sbatch --parsable -p high -N4 --exclusive -o /dev/null --wrap "sleep 0.3")
     for _ in $(seq 400); do [ "$(squeue -h -j "$id" -o %T 2>/dev/null)" = PENDING ] || break; sleep 0.05; done
     took=$((($(date +%s%N) - t0) / 1000000))
     echo "# the nodes were free $took ms after the preemption began" >&3
-    [ "$took" -lt 8000 ]
+    [ "$took" -lt 20000 ]
     scontrol update PartitionName=low GraceTime=0
-    until_queue_empty "$dir" 60
+    until_queue_empty "$dir" 240
     reference long "${long[@]}"
     same_digest "$BATS_FILE_TMPDIR/long" "$dir"
     grep -q '"action":"requeue","code":75' "$dir/log/slurm.jsonl"
@@ -71,48 +70,25 @@ preempt() {
     for delay in 0 0.3 0.6 0.9; do
         rm -rf "$dir"
         "$cairn" submit "$root/$recipe" --run "$dir" run.steps=1 run.eval_every=0 warm_start.updates=60 >/dev/null
-        until_running "$dir" 10
+        until_running "$dir" 60
         sleep $delay
         preempt
-        until_queue_empty "$dir" 90
+        until_queue_empty "$dir" 180
         [ "$(links_left "$dir")" = 0 ]
     done
     scontrol update PartitionName=low GraceTime=0
     none_failed inside
 }
 
-@test "SIGTERM at any moment, twice, to each job: start-up, work, commit" {
-    dir=$BATS_TEST_TMPDIR/phases
-    short=(run.steps=2 rollout.prompts=120 rollout.samples=4 train.updates_per_step=12 warm_start.updates=60)
-    "$cairn" submit "$root/$recipe" --run "$dir" "${short[@]}" >/dev/null
-    told=0
-    for i in $(seq 0 39); do
-        until_running "$dir" 15 || break
-        sleep "$(awk -v i="$i" 'BEGIN { print 0.06 * (i % 12) }')"
-        for id in $(running_of "$dir"); do
-            scancel -s TERM "$id" 2>/dev/null && told=$((told + 1))
-            scancel -s TERM "$id" 2>/dev/null || true
-        done
-    done
-    until_queue_empty "$dir" 120
-    [ "$told" -ge 6 ]
-    echo "# $told jobs were told to stop" >&3
-    reference short "${short[@]}"
-    same_digest "$BATS_FILE_TMPDIR/short" "$dir"
-    none_failed phases
-    is 0 "$cairn" verify "$dir"
-    nobody_left "$dir"
-}
-
 @test "the time limit: stops in time for a commit, goes on with a new one" {
     dir=$BATS_TEST_TMPDIR/limit
-    huge=(run.steps=0 run.eval_every=0 warm_start.updates=30000)
+    huge=(run.steps=0 run.eval_every=0 warm_start.updates=1000000)
     "$cairn" submit "$root/$recipe" --run "$dir" "${huge[@]}" slurm.time=0:01:00 slurm.signal_lead=30 >/dev/null
     for _ in $(seq 400); do grep -q '"ev":"end"' "$dir/log/slurm.jsonl" && break; sleep 0.5; done
     grep '"ev":"end"' "$dir/log/slurm.jsonl" | head -1
     grep '"ev":"end"' "$dir/log/slurm.jsonl" | head -1 | grep -q 'requeue.*its time is nearly over'
-    until_queue_empty "$dir" 300
-    [ "$(links_left "$dir")" = 0 ]
+    for _ in $(seq 600); do grep -qh "going on after update" "$dir"/log/000000.*.out && break; sleep 0.2; done
     grep -h "going on after update" "$dir"/log/000000.*.out
+    "$cairn" stop "$dir" --wait
     none_failed limit
 }

@@ -69,6 +69,16 @@ until_running() {
     done
     return 1
 }
+# until_at_work DIR STAGE: its attempt has begun and has finished something (an update, a unit).
+until_at_work() {
+    local i
+    for i in $(seq 2400); do
+        grep -q '"ev":"progress".*"done":[1-9]' "$1/log/$2.jsonl" 2>/dev/null && return 0
+        sleep 0.05
+    done
+    echo "$2 of $1 is not at work after two minutes"
+    return 1
+}
 # explain DIR: what its jobs said, for a test that failed.
 explain() {
     "$cairn" status "$1" || true

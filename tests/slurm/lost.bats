@@ -40,17 +40,17 @@ in_node() { # NODE COMMAND...: in its namespaces
 
 @test "one rank of two is killed in the middle: all are gone, the job is started again, same digest" {
     dir=$BATS_TEST_TMPDIR/rank
-    wide=(run.steps=1 run.eval_every=0 warm_start.updates=600 train.parallel.dp=2)
+    wide=(run.steps=1 run.eval_every=0 warm_start.updates=1000 train.parallel.dp=2)
     "$cairn" submit "$root/$recipe" --run "$dir" "${wide[@]}" slurm.train.nodes=2 'slurm.jobs=[[rollout],[score],[train,sync]]' >/dev/null
-    for _ in $(seq 200); do victim=$(rank_pid "$dir" train 1) && break; sleep 0.05; done
-    sleep 1
+    until_at_work "$dir" train
+    victim=$(rank_pid "$dir" train 1)
     kill -9 "$victim"
     t0=$(date +%s%N)
     for _ in $(seq 300); do rank_pid "$dir" train 0 >/dev/null || break; sleep 0.1; done
     took=$((($(date +%s%N) - t0) / 1000000))
     echo "# the other rank was gone after $took ms" >&3
     [ "$took" -lt 30000 ]
-    until_queue_empty "$dir" 120
+    until_queue_empty "$dir" 300
     grep -v queued "$dir/log/slurm.jsonl"; cat "$dir"/log/000000*.out
     grep -qE '"action":"(retry|requeue)"' "$dir/log/slurm.jsonl"
     reference wide "${wide[@]}"
@@ -63,17 +63,17 @@ in_node() { # NODE COMMAND...: in its namespaces
     long=(run.steps=0 run.eval_every=0 warm_start.updates=4000)
     attempts() { find "$dir/step/000000/train/epoch" -type f 2>/dev/null | wc -l; }
     "$cairn" submit "$root/$recipe" --run "$dir" "${long[@]}" >/dev/null
-    for _ in $(seq 200); do old=$(rank_pid "$dir" train 0) && [ "$(attempts)" = 1 ] && break; sleep 0.05; done
+    for _ in $(seq 2400); do old=$(rank_pid "$dir" train 0) && [ "$(attempts)" = 1 ] && break; sleep 0.05; done
     node=$(squeue -h -t R -o %N | head -1)
     "$root/tools/devcluster" cut "$node"
     # It is held up until Slurm has given it up and started the job elsewhere, then works on beside its successor.
     kill -STOP "$old"
-    for _ in $(seq 900); do [ "$(attempts)" -ge 2 ] && break; sleep 0.1; done
+    for _ in $(seq 1800); do [ "$(attempts)" -ge 2 ] && break; sleep 0.1; done
     kill -CONT "$old"
-    for _ in $(seq 900); do kill -0 "$old" 2>/dev/null || break; sleep 0.1; done
+    for _ in $(seq 1800); do kill -0 "$old" 2>/dev/null || break; sleep 0.1; done
     ! kill -0 "$old" 2>/dev/null
     "$root/tools/devcluster" join "$node"
-    until_queue_empty "$dir" 120
+    until_queue_empty "$dir" 300
     for _ in $(seq 200); do [ "$(links_left "$dir")" = 0 ] && break; sleep 0.1; done
     [ "$(links_left "$dir")" = 0 ]
     epoch=$(grep -o '"epoch": *[0-9]*' "$dir/step/000000/train/MANIFEST.json" | grep -o '[0-9]*$')
@@ -82,16 +82,16 @@ in_node() { # NODE COMMAND...: in its namespaces
     grep '"attempt":1' "$dir/log/train.jsonl" | grep -q '"ev":"failed"'
     reference cut "${long[@]}"
     same_digest "$BATS_FILE_TMPDIR/cut" "$dir"
-    for _ in $(seq 300); do [ "$(sinfo -h -N -p low -t idle -o %N | wc -l)" = 4 ] && break; sleep 0.1; done
+    for _ in $(seq 900); do [ "$(sinfo -h -N -p low -t idle -o %N | wc -l)" = 4 ] && break; sleep 0.1; done
     nobody_left "$dir"
 }
 
 @test "an unfit node is named and excluded" {
     dir=$BATS_TEST_TMPDIR/unfit
-    for _ in $(seq 300); do [ "$(sinfo -h -N -p low -t idle -o %N | wc -l)" = 4 ] && break; sleep 0.1; done
+    for _ in $(seq 900); do [ "$(sinfo -h -N -p low -t idle -o %N | wc -l)" = 4 ] && break; sleep 0.1; done
     in_node n1 fallocate -l 1015M /dev/shm/hog
     "$cairn" submit "$root/$recipe" --run "$dir" run.steps=1 train.parallel.dp=2 slurm.train.nodes=2 'slurm.jobs=[[rollout],[score],[train,sync]]' >/dev/null
-    until_queue_empty "$dir" 90
+    until_queue_empty "$dir" 300
     in_node n1 rm /dev/shm/hog
     grep -h "node n1 is unfit: only .* in /dev/shm (--exclude=n1)" "$dir"/log/*.out
     grep -q '"ev":"unfit".*"node":"n1"' "$dir/log/slurm.jsonl"
@@ -103,15 +103,15 @@ in_node() { # NODE COMMAND...: in its namespaces
     "$cairn" submit "$root/$recipe" --run "$dir" run.steps=1 run.eval_every=0 'slurm.jobs=[[rollout],[score],[train,sync]]' 'slurm.train.extra=["--hold"]' >/dev/null
     # Warm start by hand, so that the held jobs are the last ones.
     scontrol release "$(jobs_of "$dir" | sort -n | head -1)"
-    for _ in $(seq 200); do [ -f "$dir/step/000001/score/MANIFEST.json" ] && break; sleep 0.1; done
-    sleep 1
+    for _ in $(seq 1200); do [ -f "$dir/step/000001/score/MANIFEST.json" ] && break; sleep 0.1; done
+    for _ in $(seq 600); do [ -n "$(squeue -h -t R,CG)" ] || break; sleep 0.1; done # its job has ended as well
     rm -r "$dir/step/000001/score"
     scontrol release "$(jobs_of "$dir" | sort -n | tail -1)"
-    for _ in $(seq 100); do grep -q '"by":"repair"' "$dir/log/slurm.jsonl" && break; sleep 0.1; done
+    for _ in $(seq 600); do grep -q '"by":"repair"' "$dir/log/slurm.jsonl" && break; sleep 0.1; done
     grep '"by":"repair"' "$dir/log/slurm.jsonl"
     grep '"by":"repair"' "$dir/log/slurm.jsonl" | grep -q 'step/000001/score is not committed'
     for _ in $(seq 50); do squeue -h -o "%i %r" | awk '/JobHeld/ { print $1 }' | xargs -r -n1 scontrol release; sleep 0.2; done
-    until_queue_empty "$dir" 60
+    until_queue_empty "$dir" 300
     [ "$(links_left "$dir")" = 0 ]
     reference one run.steps=1 run.eval_every=0
     same_digest "$BATS_FILE_TMPDIR/one" "$dir"
@@ -122,7 +122,7 @@ in_node() { # NODE COMMAND...: in its namespaces
     "$cairn" init "$root/$recipe" --run "$dir" run.steps=1 run.eval_every=0 >/dev/null
     printf 'broken\n' >"$dir/files/data.prompts.0"
     "$cairn" submit "$dir" >/dev/null
-    until_queue_empty "$dir" 60
+    until_queue_empty "$dir" 300
     grep '"action":"stop","code":65' "$dir/log/slurm.jsonl"
     is 0 "$cairn" status "$dir"
     says failed "cairn submit $dir" data.prompts.0
@@ -130,7 +130,7 @@ in_node() { # NODE COMMAND...: in its namespaces
     dir=$BATS_TEST_TMPDIR/crash
     "$cairn" init "$root/$recipe" --run "$dir" run.steps=1 run.eval_every=0 train.parallel.dp=2 'slurm.setup=["export CAIRN_SRUN_MPI=nonesuch"]' >/dev/null
     "$cairn" submit "$dir" >/dev/null
-    until_queue_empty "$dir" 120
+    until_queue_empty "$dir" 300
     tail -3 "$dir/log/slurm.jsonl"
     [ "$(grep -c '"ev":"end"' "$dir/log/slurm.jsonl")" = 3 ]
     grep -q 'the same 3 times in a row: stopped' "$dir/log/slurm.jsonl"

@@ -28,12 +28,12 @@ median() {
             --wrap "echo start \$(date +%s.%N) >>$marks; srun -n1 --mpi=none sh -c 'echo work \$(date +%s.%N) >>$marks'; echo end \$(date +%s.%N) >>$marks")
         after=afterany:$id
     done
-    for _ in $(seq 300); do [ "$(grep -c end "$marks" 2>/dev/null)" = 12 ] && break; sleep 0.2; done
+    for _ in $(seq 900); do [ "$(grep -c end "$marks" 2>/dev/null)" = 12 ] && break; sleep 0.2; done
     own=$(awk '$1 == "work" && e { print $2 - e } $1 == "end" { e = $2 }' "$marks" | median)
 
     dir=$BATS_TEST_TMPDIR/run
     "$cairn" submit "$root/$recipe" --run "$dir" run.steps=8 run.eval_every=0 >/dev/null
-    until_queue_empty "$dir" 120
+    until_queue_empty "$dir" 300
     [ "$(links_left "$dir")" = 0 ]
     # In the order of time: a commit, then the start of the next attempt. Between jobs, and within one.
     line() { sed -n 's/.*"t":\([0-9.]*\).*"step":\([0-9]*\).*"ev":"\(start\|committed\)".*/\1 '"$1"' \3/p' "$dir/log/$1.jsonl"; }

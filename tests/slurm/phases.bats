@@ -62,7 +62,7 @@ lane() { # STAGE NODE DIR
         scontrol update PartitionName="$stage" GraceTime=$([ "$way" = "grace 5" ] && echo 5 || echo 0)
         for phase in "${phases[@]}"; do
             step=$((step + 1))
-            if ! await 120 test -e "$hold/$stage.$step.at"; then
+            if ! await 240 test -e "$hold/$stage.$step.at"; then
                 echo "$stage, $phase, $way: not reached"
                 return 1
             fi
