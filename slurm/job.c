@@ -125,7 +125,8 @@ static int requeue(const struct work *w, char *why, size_t n)
     return done;
 }
 
-/* This job once more, as a new one: behind its parents, jobs that wait for it turned to the new id. 1: it is queued. */
+/* This job once more, as a new one: behind its parents, jobs that wait for it turned to the new id. 1: it is queued (or
+ * done meanwhile). */
 static int queue_anew(struct work *w, const char *why, char *blocked, size_t n)
 {
     struct cairn_submit_opts o = {.by = "repair", .why = why, .self = w->self, .patience_s = PATIENCE_S};
@@ -143,7 +144,7 @@ static int queue_anew(struct work *w, const char *why, char *blocked, size_t n)
                    *name = json_string_value(json_object_get(row, "name"));
         int own = !strcmp(name, w->job->name);
 
-        if (own && (!strcmp(state, "queued") || !strcmp(state, "kept")))
+        if (own && (!strcmp(state, "queued") || !strcmp(state, "kept") || !strcmp(state, "done")))
             queued = 1;
         if (!blocked[0] && !strcmp(state, "blocked") && json_integer_value(json_object_get(row, "step")) <= w->job->step)
             snprintf(blocked, n, "%s: %s", name, json_string_value(json_object_get(row, "why")));
@@ -167,14 +168,19 @@ static int stop_chain(struct work *w)
     return w->code ? w->code : CAIRN_EBUG;
 }
 
+/* Slurm ends it because its time is over; it does not start it again. */
+static int time_over(const struct cairn_job_state *s)
+{
+    return !strcmp(s->state, "TIMEOUT") || !strcmp(s->reason, "TimeLimit");
+}
+
 /* Once more, this job: by requeueing, so that its id and its children stay. tell: the ledger does not know yet. */
 static int go_again(struct work *w, int tell)
 {
     struct cairn_job_state s = {0};
     char why[256], blocked[400];
 
-    if (cairn_job_state(&s, w->id, PATIENCE_S, NULL) == CAIRN_OK && s.state[0] && strcmp(s.state, "RUNNING") &&
-        strcmp(s.state, "TIMEOUT")) {
+    if (cairn_job_state(&s, w->id, PATIENCE_S, NULL) == CAIRN_OK && s.state[0] && strcmp(s.state, "RUNNING") && !time_over(&s)) {
         w->action = CAIRN_ENDED_KILLED; /* somebody cancelled it, or Slurm requeues it by itself: not ours to revive */
         if (tell)
             end_tell(w);
@@ -182,14 +188,17 @@ static int go_again(struct work *w, int tell)
     }
     if (tell)
         end_tell(w);
-    if (requeue(w, why, sizeof why)) {
+    if (!time_over(&s) && requeue(w, why, sizeof why)) {
         for (int i = 0; i < 60 && !cairn_stop_requested();
              i++) /* SIGTERM follows at once; the script must not end before Slurm is through */
             cairn_sleep_s(0.1);
         return 0;
     }
-    cairn_warn("scontrol requeue: %s; queued anew instead", why);
-    if (!queue_anew(w, "it could not be requeued", blocked, sizeof blocked)) {
+    if (time_over(&s))
+        snprintf(why, sizeof why, "its time is over");
+    else
+        cairn_warn("scontrol requeue: %s; queued anew instead", why);
+    if (!queue_anew(w, time_over(&s) ? why : "it could not be requeued", blocked, sizeof blocked)) {
         say(w, CAIRN_ENDED_STOP, w->code, "it could neither be requeued nor queued anew: %s", blocked[0] ? blocked : why);
         return stop_chain(w);
     }
@@ -280,7 +289,7 @@ static int too_often(struct work *w)
  * a node keeps under the old id. */
 static int failed(struct work *w)
 {
-    struct cairn_job_state s;
+    struct cairn_job_state s = {0};
     char blocked[400];
 
     if (for_good(w->code)) {
@@ -289,7 +298,7 @@ static int failed(struct work *w)
     }
     if (too_often(w))
         return stop_chain(w);
-    if (cairn_job_state(&s, w->id, PATIENCE_S, NULL) == CAIRN_OK && s.state[0] && strcmp(s.state, "RUNNING")) {
+    if (cairn_job_state(&s, w->id, PATIENCE_S, NULL) == CAIRN_OK && s.state[0] && strcmp(s.state, "RUNNING") && !time_over(&s)) {
         w->action = CAIRN_ENDED_KILLED; /* what failed was that Slurm ends the job */
         end_tell(w);
         return 0;
@@ -329,7 +338,7 @@ static int ended_by_slurm(struct work *w, const char *what)
     struct cairn_job_state s = {0};
     char blocked[400];
 
-    if (cairn_job_state(&s, w->id, 2, NULL) != CAIRN_OK || (strcmp(s.state, "TIMEOUT") && strcmp(s.reason, "TimeLimit"))) {
+    if (cairn_job_state(&s, w->id, 2, NULL) != CAIRN_OK || !time_over(&s)) {
         say(w, CAIRN_ENDED_KILLED, 0, "%s%sSlurm ended the job", what, what[0] ? ": " : "");
         end_tell(w); /* while we can */
         wait_for_tasks(w);
