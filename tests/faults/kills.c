@@ -58,12 +58,15 @@ static double uniform(uint64_t *r)
     return (double)(lab_random(r) >> 11) / 9007199254740992.0;
 }
 
+static int mpirun_hit; /* in the trial at hand an mpirun may have got a signal that was not meant for it */
+
 /* Whoever there is of the run, in the order of /proc. */
 static void signal_all(pid_t session, int signo)
 {
     pid_t p[64];
     int n = lab_members(session, p, 64);
 
+    mpirun_hit = 1;
     for (int i = 0; i < n; i++)
         kill(p[i], signo);
 }
@@ -74,6 +77,7 @@ static pid_t member(pid_t session, uint64_t *r)
     pid_t p[64];
     int n = lab_members(session, p, 64);
 
+    mpirun_hit = 1;
     return n ? p[lab_random(r) % (uint64_t)n] : session;
 }
 
@@ -121,6 +125,7 @@ static int kept(const char *before, const char *now, char *why)
 static void kill_some(const char *box, pid_t pid, enum whom whom, uint64_t *r, double after, int *hit)
 {
     *hit = 1;
+    mpirun_hit = 1; /* of a leader that is gone it hears by SIGTERM */
     if (whom == ONE_IN_A_SAVE || whom == EVERYBODY_IN_A_SAVE) {
         *hit = wait_fire(box, pid);
         if (*hit && whom == EVERYBODY_IN_A_SAVE)
@@ -230,6 +235,7 @@ static int trial(void *arg, long i, const char *box, char *why)
     char dir[600], *left;
     int outcome = 0;
 
+    mpirun_hit = 0;
     snprintf(dir, sizeof dir, "%s/run", box);
     for (int round = 0, early = 0; round < ROUNDS && outcome != 1; round++) {
         outcome = disturb_once(k, box, dir, round + early, &r, why);
@@ -240,7 +246,7 @@ static int trial(void *arg, long i, const char *box, char *why)
     }
     if (outcome == 1)
         return 1;
-    if (k->lab->ranks > 1 && !k->stop) { /* an mpirun that is killed cannot remove its own directory */
+    if (mpirun_hit) { /* killed, or signalled while it starts, it cannot remove its own directory; one that ends as `cairn run` wants it does */
         left = lab_text("rm -rf '%s'/tmp/ompi.*", box);
         if (system(left))
             lab_die("%s failed", left);
