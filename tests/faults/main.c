@@ -26,18 +26,18 @@ static const struct part {
     double cost; /* minutes on two cores, about */
     const char *what;
 } parts[] = {
-    {"points", faults_points, 400, 14, "every file operation of every stage fails, or is the last one"},
-    {"ranks", faults_ranks, 400, 5, "the same in one rank of several"},
-    {"kills", faults_kills, 25, 4, "SIGKILL at random moments of whole runs of 1, 2 and 4 ranks"},
-    {"stops", faults_stops, 25, 4, "SIGTERM and SIGUSR1 at random moments of whole runs of 1, 2 and 4 ranks"},
-    {"races", faults_races, 300, 6, "two and three attempts at once on one artefact"},
-    {"space", faults_space, 40, 1, "file systems that are full, in bytes and in files"},
-    {"flips", faults_flips, 20, 1, "flipped bits, cut, swapped and missing files"},
-    {"crashes", faults_crashes, 200, 5, "what a disk may hold after the power went"},
-    {"memory", faults_memory, 100, 3, "allocations that fail"},
-    {"pins", faults_pins, 150, 3, "readers that pin against collectors"},
+    {"points", faults_points, 400, 21, "every file operation of every stage fails, or is the last one"},
+    {"ranks", faults_ranks, 400, 6, "the same in one rank of several"},
+    {"kills", faults_kills, 25, 2.5, "SIGKILL at random moments of whole runs of 1, 2 and 4 ranks"},
+    {"stops", faults_stops, 25, 2.5, "SIGTERM and SIGUSR1 at random moments of whole runs of 1, 2 and 4 ranks"},
+    {"races", faults_races, 300, 4, "two and three attempts at once on one artefact"},
+    {"space", faults_space, 40, 0.7, "file systems that are full, in bytes and in files"},
+    {"flips", faults_flips, 20, 1.5, "flipped bits, cut, swapped and missing files"},
+    {"crashes", faults_crashes, 200, 3, "what a disk may hold after the power went"},
+    {"memory", faults_memory, 100, 1.5, "allocations that fail"},
+    {"pins", faults_pins, 150, 1.5, "readers that pin against collectors"},
     {"strange", faults_strange, 1, 0.2, "strangers, other clocks, remains of the dead, other recipes"},
-    {"growth", faults_growth, 0, 2, "memory, descriptors and files over 500 steps with a kill in every tenth"},
+    {"growth", faults_growth, 0, 1.5, "memory, descriptors and files over 500 steps with a kill in every tenth"},
 };
 #define PARTS ((int)(sizeof parts / sizeof *parts))
 

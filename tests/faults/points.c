@@ -22,7 +22,7 @@ enum form { FORM_INIT, FORM_LINK, FORM_RUN, FORM_VERIFY, FORM_DIGEST, FORM_GC };
 /* DEAD: killed before its manifest got its name. UNSETTLED: right behind it. SHARE: another array task has made its half. */
 enum wreck { WRECK_NONE, WRECK_DEAD, WRECK_UNSETTLED, WRECK_SHARE };
 
-#define RANKS_EVERY 8 /* of the points in a rank */
+#define RANKS_EVERY 12 /* of the points in a rank */
 
 struct subject {
     const char *name;
