@@ -19,36 +19,42 @@
 struct room {
     unsigned char q[KEY_TILES][LINES], key[2][KEY_TILES][LINES], p[LINES];
     float alpha[TILE], inverse[TILE];
-    uint64_t loaded[2], unused[2], p_full, p_empty, done;
+    uint64_t loaded[2], unused[2], known[2], p_full, p_empty, done;
+    int row[2][2][TILE]; /* rows of the keys of a block that comes into a buffer: of this one and the next */
     struct plan plan;
 };
 
-/* Warpgroup 3. Thread t % 64 brings chunk t % 8 of each line of keys t / 8 + 8 i of blocks t / 64, t / 64 + 2, ... */
+/* Warpgroup 3. 64 threads a buffer: thread t finds the row of key t of blocks t / 64, t / 64 + 2, ..., while the block before is on
+ * its way, and brings chunk t % 8 of each line of keys t / 8 + 8 i. */
 __device__ static inline void gather(const struct attention_job *k, int64_t n, int blocks, struct room *s)
 {
-    int t = threadIdx.x % 64, buffer = threadIdx.x % 128 / 64, line = t / 8, chunk = t % 8, row[8];
+    int t = threadIdx.x % 64, buffer = threadIdx.x % 128 / 64, line = t / 8, chunk = t % 8;
     const int32_t *idx = k->idx + (n + s->plan.rows - 1) * k->T;
     const bf16 *keys = (const bf16 *)k->keys.rows.p + chunk * 8;
     uint32_t to = shared_address(s->key[buffer]) + swizzled(line, chunk);
+    int found = plan_key(k, &s->plan, idx, buffer * TILE + t);
 
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        row[i] = plan_key(k, &s->plan, idx, buffer * TILE + i * 8 + line);
-    for (int b = buffer; b < blocks; b += 2) {
-        barrier_wait(&s->unused[buffer], b / 2 % 2 ^ 1);
+    for (int b = buffer, turn = 0; b < blocks; b += 2, turn ^= 1) {
+        int *row = s->row[buffer][turn], j = (b + 2) * TILE + t, p = -1, before = -1;
+
+        row[t] = found;
+        barrier_arrive(&s->known[buffer]);
+        if (j < s->plan.count)
+            p = idx[j], before = idx[j - 1]; /* looked at when the copies are on their way */
+        barrier_wait(&s->known[buffer], turn);
+        barrier_wait(&s->unused[buffer], turn ^ 1);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const bf16 *from = keys + (row[i] < 0 ? 0 : row[i]) * k->keys.rows.s[0];
+            int r = row[i * 8 + line];
+            const bf16 *from = keys + (r < 0 ? 0 : r) * k->keys.rows.s[0];
 
 #pragma unroll
             for (int c = 0; c < KEY_TILES; c++)
                 copy16(to + c * LINES + i * 1024, c * 64 + chunk * 8 < k->W ? from + c * 64 : keys,
-                       row[i] >= 0 && c * 64 + chunk * 8 < k->W);
+                       r >= 0 && c * 64 + chunk * 8 < k->W);
         }
         copy_commit();
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            row[i] = plan_key(k, &s->plan, idx, (b + 2) * TILE + i * 8 + line);
+        found = j < s->plan.count && choice_fits(&k->keys, p, j, before, s->plan.pos) ? (int)key_row(&k->keys, s->plan.seq, p) : -1;
         copy_wait<0>();
         fence_for_wgmma();
         barrier_arrive(&s->loaded[buffer]);
@@ -119,7 +125,8 @@ __device__ static inline void weigh(const struct attention_job *k, int64_t n, in
         for (int half = 0; half < 2; half++) {
 #pragma unroll
             for (int j = 0; j < 8; j++)
-                *(uint32_t *)(s->p + swizzled(r + 8 * half, j) + lane % 4 * 4) = bf16_pair(l[4 * j + 2 * half], l[4 * j + 2 * half + 1]);
+                *(uint32_t *)(s->p + swizzled(r + 8 * half, j) + lane % 4 * 4) =
+                    bf16_pair(l[4 * j + 2 * half], l[4 * j + 2 * half + 1]);
             if (lane % 4 == 0)
                 s->alpha[r + 8 * half] = alpha[half];
         }
@@ -193,7 +200,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_tiles(const __grid_const
 #if HAVE_WGMMA
     extern __shared__ __align__(1024) uint8_t memory[];
     struct room *s = (struct room *)memory;
-    int64_t n = blockIdx.x;
+    int64_t n = k.N - 1 - blockIdx.x; /* last positions first: they take longest */
     int h0 = blockIdx.y * TILE, heads = k.H - h0 < TILE ? k.H - h0 : TILE, blocks, group = threadIdx.x / 128;
 
     if (threadIdx.x < 32)
@@ -202,6 +209,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_tiles(const __grid_const
         for (int i = 0; i < 2; i++) {
             barrier_init(&s->loaded[i], 64);
             barrier_init(&s->unused[i], 8);
+            barrier_init(&s->known[i], 64);
         }
         barrier_init(&s->p_full, 128);
         barrier_init(&s->p_empty, 8);
@@ -227,16 +235,16 @@ __global__ void __launch_bounds__(THREADS, 1) attention_tiles(const __grid_const
 #endif
 }
 
-#define ROOM_BYTES (KEY_TILES * LINES * 3 + LINES + 2 * TILE * 4 + 7 * 8 + 4 * (4 + GROUP_MOST))
+#define ROOM_BYTES (KEY_TILES * LINES * 3 + LINES + 6 * TILE * 4 + 9 * 8 + 4 * (4 + GROUP_MOST))
 #if HAVE_WGMMA
 static_assert(sizeof(struct room) <= ROOM_BYTES + 8, "shared memory");
 #endif
 
 int attention_wgmma_takes(const struct call *c, const struct attention_job *k)
 {
-    return wgmma_there(c->cuda) && k->q.type == CAIRN_BF16 && k->C == VALUES &&
-           k->W % 8 == 0 && k->W <= 64 * KEY_TILES && k->scale > 0 && k->keys.S <= INT32_MAX && arg_align(&k->q) == 16 &&
-           arg_align(&k->keys.rows) == 16 && arg_align(&k->o) == 16 && (!k->d_o.p || (arg_align(&k->d_o) == 16 && arg_align(&k->dq) == 16));
+    return wgmma_there(c->cuda) && k->q.type == CAIRN_BF16 && k->C == VALUES && k->W % 8 == 0 && k->W <= 64 * KEY_TILES &&
+           k->scale > 0 && k->keys.S <= INT32_MAX && arg_align(&k->q) == 16 && arg_align(&k->keys.rows) == 16 &&
+           arg_align(&k->o) == 16 && (!k->d_o.p || (arg_align(&k->d_o) == 16 && arg_align(&k->dq) == 16));
 }
 
 int attention_wgmma_group(int H)
@@ -248,6 +256,7 @@ void attention_wgmma(struct call *c, const struct attention_job *k)
 {
     dim3 grid((unsigned)k->N, (unsigned)ceil_div(k->H, TILE));
 
-    call_cuda(c, cudaFuncSetAttribute(attention_tiles, cudaFuncAttributeMaxDynamicSharedMemorySize, ROOM_BYTES + 8), "shared memory");
+    call_cuda(c, cudaFuncSetAttribute(attention_tiles, cudaFuncAttributeMaxDynamicSharedMemorySize, ROOM_BYTES + 8),
+              "shared memory");
     LAUNCH(c, attention_tiles, grid, THREADS, ROOM_BYTES + 8, *k);
 }

@@ -87,24 +87,33 @@ __device__ static inline int choice_count(const struct keys *k, const int32_t *i
     return count;
 }
 
-/* Are entries count .. T - 1 of idx -1? Thread t of `threads` looks at its part. all: the first count are 0, 1, ... as well. */
+/* Are entries count .. T - 1 of idx -1? Thread t of `threads` looks at its part. all: the first count are 0, 1, ... as well. The
+ * loads of a thread do not wait for each other. */
 __device__ static inline void choice_end(const struct keys *k, const int32_t *idx, int T, int count, int all, int t, int threads)
 {
+    int bad = -1;
+
+#pragma unroll 8
     for (int j = (all ? 0 : count) + t; j < T; j += threads)
-        if (idx[j] != (j < count ? j : -1))
-            fault_set(k->fault, k->op, FAULT_CHOICE, idx[j]);
+        bad = idx[j] != (j < count ? j : -1) ? j : bad;
+    if (bad >= 0)
+        fault_set(k->fault, k->op, FAULT_CHOICE, idx[bad]);
 }
 
-/* Entry j < count of idx: ascending, and not beyond pos; else a fault. */
-__device__ static inline int choice_good(const struct keys *k, const int32_t *idx, int j, int pos)
+/* Position p at place j > 0 behind position `before`, or at place 0: ascending, and not beyond pos; else a fault. */
+__device__ static inline int choice_fits(const struct keys *k, int p, int j, int before, int pos)
 {
-    int p = idx[j];
-
-    if (p < 0 || p > pos || (j && p <= idx[j - 1])) {
+    if (p < 0 || p > pos || (j && p <= before)) {
         fault_set(k->fault, k->op, FAULT_CHOICE, p);
         return 0;
     }
     return 1;
+}
+
+/* Entry j < count of idx. */
+__device__ static inline int choice_good(const struct keys *k, const int32_t *idx, int j, int pos)
+{
+    return choice_fits(k, idx[j], j, j ? idx[j - 1] : -1, pos);
 }
 
 #endif
