@@ -296,9 +296,9 @@ struct cairn_adamw {
     float lr, beta1, beta2, eps, weight_decay, grad_scale;
     int64_t t; /* from 1 */
 };
-/* Sums of squares in fp64 of pieces of x (f32, any shape, dense): out f64 (P) [i] = sum of squares of the pieces[i][1] elements of x
- * from element pieces[i][0] on; pieces i64 (P, 2), ascending, without overlap; absent: P = 1, all of x. A piece is taken in blocks
- * of 4096 from its begin, each one chain in order, and the blocks are added ascending. NaN and inf carry. */
+/* Sums of squares in fp64 of pieces of x (f32, any shape, dense): out f64 (P) [i] = sum of squares of the pieces[i][1] elements of
+ * x from element pieces[i][0] on; pieces i64 (P, 2), ascending, without overlap; absent: P = 1, all of x. A piece is taken in
+ * blocks of 4096 from its begin, each one chain in order, and the blocks are added ascending. NaN and inf carry. */
 struct cairn_sumsq {
     struct cairn_tensor x, out, pieces;
 };
@@ -309,9 +309,10 @@ struct cairn_sumsq {
 #define CAIRN_OPS(X)                                                                                                               \
     X(matmul)                                                                                                                      \
     X(matmul_grouped)                                                                                                              \
-    X(rmsnorm) X(rmsnorm_bwd) X(layernorm) X(rope) X(index) X(attention) X(attention_bwd) X(router) X(router_bwd) X(dispatch)      \
-        X(combine) X(combine_bwd) X(swiglu) X(swiglu_bwd) X(rows) X(embed_bwd) X(axpby) X(cast) X(logprob) X(logprob_bwd)          \
-            X(sample) X(policy_loss) X(adamw) X(sumsq)
+    X(rmsnorm)                                                                                                                     \
+    X(rmsnorm_bwd) X(layernorm) X(rope) X(index) X(attention) X(attention_bwd) X(router) X(router_bwd) X(dispatch) X(combine)      \
+        X(combine_bwd) X(swiglu) X(swiglu_bwd) X(rows) X(embed_bwd) X(axpby) X(cast) X(logprob) X(logprob_bwd) X(sample)           \
+            X(policy_loss) X(adamw) X(sumsq)
 
 struct cairn_ops {
 #define CAIRN_OP_FIELD(op) enum cairn_status (*op)(struct cairn_stream * s, const struct cairn_##op *a, struct cairn_error *err);

@@ -115,6 +115,43 @@ __device__ static inline void ld8_any(const void *p, int is_bf16, int64_t i, int
         ld8((const float *)p + i, n, wide, v);
 }
 
+/* Eight elements as they lie in memory (16-byte aligned), for what is fetched well before it is used. */
+template <typename T> struct eight {
+    uint4 w[sizeof(T) / 2];
+};
+template <typename T> __device__ static inline struct eight<T> fetch8(const T *p) {
+    struct eight<T> r;
+
+#pragma unroll
+    for (int i = 0; i < (int)(sizeof(T) / 2); i++)
+        r.w[i] = ((const uint4 *)p)[i];
+    return r;
+} template <typename T> __device__ static inline struct eight<T> nothing8(const T *) {
+    struct eight<T> r;
+
+#pragma unroll
+    for (int i = 0; i < (int)(sizeof(T) / 2); i++)
+        r.w[i] = make_uint4(0, 0, 0, 0);
+    return r;
+} __device__ static inline void open8(const struct eight<float> &r, float v[8])
+{
+    const uint32_t w[8] = {r.w[0].x, r.w[0].y, r.w[0].z, r.w[0].w, r.w[1].x, r.w[1].y, r.w[1].z, r.w[1].w};
+
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        v[i] = __uint_as_float(w[i]);
+}
+__device__ static inline void open8(const struct eight<bf16> &r, float v[8])
+{
+    const uint32_t w[4] = {r.w[0].x, r.w[0].y, r.w[0].z, r.w[0].w};
+
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        v[2 * i] = __uint_as_float(w[i] << 16);
+        v[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
+    }
+}
+
 /* ---- sums ------------------------------------------------------------------------------------------------------------- */
 
 /* Over the lanes of a warp, by halves (lane i + lane i^16, then ^8, ^4, ^2, ^1): every lane gets the same bits. */
