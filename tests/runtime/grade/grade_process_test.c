@@ -172,7 +172,7 @@ static void test_backstops(void **state)
 
     (void)state;
     assert_int_equal(cairn_grader_process_start(&p, &limits, NULL), CAIRN_OK);
-    assert_int_equal(call(p, "loop", "yes", &v, NULL), CAIRN_OK);
+    assert_int_equal(call(p, "loop", "yes", &v, &err), CAIRN_OK);
     assert_int_equal(v.status, CAIRN_VERDICT_TIMEOUT);
     assert_int_equal(v.match, 0);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
