@@ -33,42 +33,36 @@
 
 struct args {
     const char *recipe, *dir;
-    int json, quick;
+    int json, quick, checkpoints;
 };
 
 static const struct argp_option options[] = {
     {"recipe", 'r', "FILE", 0, "the model and settings to measure; default: recipes/tiny.yaml", 0},
     {"dir", 'd', "DIR", 0, "where files are made; default: beside the programs", 0},
     {"quick", 'q', NULL, 0, "leave the single ops out", 0},
+    {"checkpoints", 'c', NULL, 0, "only saving and loading, with as many tensors as a large model has (5 GB of disk)", 0},
     {"json", 'j', NULL, 0, "print one JSON object, without the single ops", 0},
+    {0},
+};
+
+static const struct cairn_cli_slot slots[] = {
+    CAIRN_CLI_TEXT_AT('r', struct args, recipe),
+    CAIRN_CLI_TEXT_AT('d', struct args, dir),
+    CAIRN_CLI_FLAG_AT('q', struct args, quick),
+    CAIRN_CLI_FLAG_AT('c', struct args, checkpoints),
+    CAIRN_CLI_FLAG_AT('j', struct args, json),
     {0},
 };
 
 static error_t option(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
-
-    switch (key) {
-    case 'r':
-        a->recipe = arg;
-        return 0;
-    case 'd':
-        a->dir = arg;
-        return 0;
-    case 'q':
-        a->quick = 1;
-        return 0;
-    case 'j':
-        a->json = 1;
-        return 0;
-    }
-    return ARGP_ERR_UNKNOWN;
+    return cairn_cli_take(slots, key, arg, state);
 }
 
 static const struct argp argp = {options, option, NULL,
                                  "Measures this machine and this build: matrix rate, ops, rollout and training tokens per second, saving of "
                                  "shards against bare writes. Takes about a minute.\v"
-                                 "Examples:\n  cairn bench\n  cairn bench --quick --recipe recipes/gsm8k.yaml",
+                                 "Examples:\n  cairn bench\n  cairn bench --checkpoints --dir /scratch",
                                  NULL, NULL, NULL};
 
 /* ---- the stages ---------------------------------------------------------------------------------------------------------- */
@@ -207,37 +201,94 @@ static char *recipe_default(void)
     return cairn_format("%s/../%s", install, name);
 }
 
-static json_t *result_json(double peak, int threads, const struct stages *s, const struct cairn_ckpt_bench *few, const struct cairn_ckpt_bench *many)
-{
-    double rollout = 2 * (double)s->active * s->rollout_rows / s->rollout_s / 1e9, train = 6 * (double)s->active * s->train_rows / s->train_s / 1e9;
+static const struct {
+    const char *name;
+    int64_t each;             /* bytes of a tensor */
+    int tensors, all, repeats; /* all: with --checkpoints */
+} shards[] = {{"save_large", (int64_t)5 << 20, 50, 50, 5}, {"save_middle", (int64_t)116 << 10, 2000, 18000, 3}, {"save_small", (int64_t)4 << 10, 18000, 18000, 5}};
+#define SHARDS (int)(sizeof shards / sizeof *shards)
 
-    return json_pack("{s:i, s:f, s:I, s:I, s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}, s:{s:I, s:f, s:f, s:f, s:f}, s:{s:I, s:f, s:f, s:f, s:f}}", "threads",
-                     threads, "matrix_gflops", peak, "parameters", (json_int_t)s->parameters, "active_parameters", (json_int_t)s->active, "rollout",
-                     "tokens_per_s", s->rollout_tokens / s->rollout_s, "gflops", rollout, "share", rollout / peak, "train", "tokens_per_s",
-                     s->train_rows / s->train_s, "gflops", train, "share", train / peak, "save_large", "bytes", (json_int_t)few->bytes, "save_s",
-                     few->save_s, "raw_s", few->raw_save_s, "save_ratio", few->save_ratio, "load_ratio", few->load_ratio, "save_small", "bytes",
-                     (json_int_t)many->bytes, "save_s", many->save_s, "raw_s", many->raw_save_s, "save_ratio", many->save_ratio, "load_ratio",
-                     many->load_ratio);
+struct result {
+    double peak; /* GFLOP/s */
+    int threads;
+    struct stages stages;
+    struct cairn_ckpt_bench shard[SHARDS];
+    double load[2]; /* load average of a minute, before and after the shards; -1: not known */
+};
+
+static double load_average(void)
+{
+    double l;
+
+    return getloadavg(&l, 1) == 1 ? l : -1;
 }
 
-static void save_print(const struct cairn_ckpt_bench *b)
+static enum cairn_status shards_measure(struct result *r, const char *dir, int all, struct cairn_error *err)
 {
-    printf("save %4.0f MB in %5d tensors  %6.2f GB/s  %.2f of raw pwrite + fsync (%.2f GB/s); load %.2f of raw pread\n", (double)b->bytes / 1e6,
-           b->tensors, (double)b->bytes / b->save_s / 1e9, b->save_ratio, (double)b->bytes / b->raw_save_s / 1e9, b->load_ratio);
+    enum cairn_status st = CAIRN_OK;
+
+    r->load[0] = load_average();
+    for (int i = 0; i < SHARDS; i++) {
+        int n = all ? shards[i].all : shards[i].tensors;
+
+        if (cairn_stop_requested())
+            TRY(cairn_fail(err, CAIRN_EAGAIN, "stopped"));
+        TRY(cairn_ckpt_bench_run(&r->shard[i], dir, shards[i].each * n, n, shards[i].repeats, err));
+    }
+    r->load[1] = load_average();
+out:
+    return st;
 }
 
-static void result_print(double peak, int threads, const struct stages *s, const struct cairn_ckpt_bench *few, const struct cairn_ckpt_bench *many)
+static double gflops(const struct result *r, int train)
 {
-    double rollout = 2 * (double)s->active * s->rollout_rows / s->rollout_s / 1e9, train = 6 * (double)s->active * s->train_rows / s->train_s / 1e9;
+    const struct stages *s = &r->stages;
 
-    printf("matrix rate of this machine  %.1f GFLOP/s (fma from registers, %d threads)\n", peak, threads);
-    printf("model                        %lld parameters, %lld active a token\n", (long long)s->parameters, (long long)s->active);
-    printf("rollout                      %.0f tokens/s, %.2f GFLOP/s: %.1f %% of the matrix rate\n", s->rollout_tokens / s->rollout_s, rollout,
-           100 * rollout / peak);
-    printf("train                        %.0f tokens/s, %.2f GFLOP/s: %.1f %% of the matrix rate\n", s->train_rows / s->train_s, train,
-           100 * train / peak);
-    save_print(few);
-    save_print(many);
+    return train ? 6 * (double)s->active * s->train_rows / s->train_s / 1e9 : 2 * (double)s->active * s->rollout_rows / s->rollout_s / 1e9;
+}
+
+static json_t *result_json(const struct result *r, int stages)
+{
+    const struct stages *s = &r->stages;
+    json_t *o = json_pack("{s:i, s:[f, f]}", "threads", r->threads, "load_average", r->load[0], r->load[1]);
+
+    if (o && stages)
+        json_object_update_new(o, json_pack("{s:f, s:I, s:I, s:{s:f, s:f, s:f}, s:{s:f, s:f, s:f}}", "matrix_gflops", r->peak, "parameters",
+                                            (json_int_t)s->parameters, "active_parameters", (json_int_t)s->active, "rollout", "tokens_per_s",
+                                            s->rollout_tokens / s->rollout_s, "gflops", gflops(r, 0), "share", gflops(r, 0) / r->peak, "train",
+                                            "tokens_per_s", s->train_rows / s->train_s, "gflops", gflops(r, 1), "share",
+                                            gflops(r, 1) / r->peak));
+    for (int i = 0; o && i < SHARDS; i++) {
+        const struct cairn_ckpt_bench *b = &r->shard[i];
+
+        json_object_set_new(o, shards[i].name,
+                            json_pack("{s:I, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f}", "bytes", (json_int_t)b->bytes, "tensors", b->tensors, "repeats",
+                                      b->repeats, "save_s", b->save_s, "raw_s", b->raw_save_s, "save_ratio", b->save_ratio, "load_s", b->load_s,
+                                      "raw_load_s", b->raw_load_s, "load_ratio", b->load_ratio));
+    }
+    return o;
+}
+
+static void result_print(const struct result *r, int stages)
+{
+    const struct stages *s = &r->stages;
+
+    if (stages) {
+        printf("matrix rate of this machine  %.1f GFLOP/s (fma from registers, %d threads)\n", r->peak, r->threads);
+        printf("model                        %lld parameters, %lld active a token\n", (long long)s->parameters, (long long)s->active);
+        printf("rollout                      %.0f tokens/s, %.2f GFLOP/s: %.1f %% of the matrix rate\n", s->rollout_tokens / s->rollout_s,
+               gflops(r, 0), 100 * gflops(r, 0) / r->peak);
+        printf("train                        %.0f tokens/s, %.2f GFLOP/s: %.1f %% of the matrix rate\n", s->train_rows / s->train_s,
+               gflops(r, 1), 100 * gflops(r, 1) / r->peak);
+    }
+    for (int i = 0; i < SHARDS; i++) {
+        const struct cairn_ckpt_bench *b = &r->shard[i];
+
+        printf("save %4.0f MB in %5d tensors  %6.2f GB/s  %.2f of raw pwrite + fsync (%.2f GB/s); load %.2f of raw pread (%.2f GB/s)\n",
+               (double)b->bytes / 1e6, b->tensors, (double)b->bytes / b->save_s / 1e9, b->save_ratio, (double)b->bytes / b->raw_save_s / 1e9,
+               b->load_ratio, (double)b->bytes / b->raw_load_s / 1e9);
+    }
+    printf("medians of interleaved pairs; load average %.2f before, %.2f after, %d processors\n", r->load[0], r->load[1], r->threads);
 }
 
 int cairn_verb_bench(int argc, char **argv)
@@ -245,11 +296,9 @@ int cairn_verb_bench(int argc, char **argv)
     struct cairn_error err = {0}, swept = {0};
     enum cairn_status st = CAIRN_OK;
     struct args a = {0};
-    struct stages s = {0};
-    struct cairn_ckpt_bench few = {0}, many = {0};
+    struct result r = {.threads = (int)sysconf(_SC_NPROCESSORS_ONLN)};
     char *recipe = NULL, *dir = NULL, *run = NULL;
-    int done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done), threads = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    double peak;
+    int done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done);
 
     if (usage || done)
         return usage;
@@ -264,16 +313,17 @@ int cairn_verb_bench(int argc, char **argv)
     run = cairn_path_join(dir, "run");
     if (!run)
         TRY(CAIRN_NOMEM(&err));
-    peak = cairn_bench_fma_peak(threads);
-    TRY(stages_measure(&s, recipe, run, &err));
-    TRY(cairn_ckpt_bench_run(&few, dir, 256 << 20, 50, 5, &err));
-    TRY(cairn_ckpt_bench_run(&many, dir, 64 << 20, 18000, 3, &err));
+    if (!a.checkpoints) {
+        r.peak = cairn_bench_fma_peak(r.threads);
+        TRY(stages_measure(&r.stages, recipe, run, &err));
+    }
+    TRY(shards_measure(&r, dir, a.checkpoints, &err));
     if (a.json)
-        TRY(cairn_cli_json(result_json(peak, threads, &s, &few, &many), &err));
+        TRY(cairn_cli_json(result_json(&r, !a.checkpoints), &err));
     else
-        result_print(peak, threads, &s, &few, &many);
+        result_print(&r, !a.checkpoints);
     TRY(cairn_cli_flush(&err));
-    if (!a.json && !a.quick) {
+    if (!a.json && !a.quick && !a.checkpoints) {
         int code = cairn_bench_kernels(stdout);
 
         if (code)
