@@ -6,14 +6,24 @@ CC      ?= cc
 NVCC    ?= nvcc
 B       := build
 OPT     ?= -O2 -g
+KERNEL_OPT := -O3
+,       := ,
 STD     := -std=c11 -D_GNU_SOURCE
 WARN    := -Wno-psabi -Wall -Wextra -Wvla -Wshadow -Wstrict-prototypes -Wmissing-prototypes
 # Numbers: no fast-math, no contraction that the source does not spell out.
 NUM     := -ffp-contract=off -fno-math-errno -fno-trapping-math
-ifeq ($(SAN),1)
-OPT     := -O1 -g -fsanitize=address,undefined -fno-omit-frame-pointer
-LDFLAGS += -fsanitize=address,undefined
-B       := build-san
+# Sanitizers, each build in a folder of its own; valgrind takes the ordinary build. See `make test-quick`.
+override SAN := $(patsubst 1,address,$(SAN))
+ifneq ($(filter-out address thread valgrind,$(SAN)),)
+$(error SAN=$(SAN): address (or 1), thread or valgrind)
+endif
+ifneq ($(filter address thread,$(SAN)),)
+SANITIZE := -fsanitize=$(patsubst address,address$(,)undefined -fno-sanitize-recover=undefined,$(SAN))
+OPT     := -O1 -g $(SANITIZE) -fno-omit-frame-pointer
+KERNEL_OPT :=
+LDFLAGS += $(SANITIZE)
+CUDA    := 0
+B       := build-$(SAN)
 endif
 
 # --- what this machine has -------------------------------------------------------------------------------------
@@ -122,7 +132,7 @@ BATS     := $(wildcard tests/*.bats)
 test_room = $(if $(filter tests/runtime/%,$(1)),$(word 3,$(subst /, ,$(1))),$(if $(filter tests/kernels/% tests/conformance/%,$(1)),kernels,$(if $(filter tests/ckpt/%,$(1)),ckpt,all)))
 
 .DEFAULT_GOAL := all
-.PHONY: all check-needed demo test test-programs test-faults test-slurm devcluster bench bench-demo lint format info clean help bootstrap
+.PHONY: all always check-needed demo test test-quick test-programs test-faults test-slurm devcluster bench bench-demo lint format info clean help bootstrap
 
 all: check-needed $(PROGRAMS) $(BACKENDS)
 
@@ -135,7 +145,13 @@ $(B)/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(EXTRA) -c $< -o $@
 
+# The file changes when the version does, and with it what is made from it.
 $(B)/obj/runtime/base/build.o: CPPFLAGS += -DCAIRN_VERSION='"$(VERSION)"'
+$(B)/obj/runtime/base/build.o: $(B)/version
+$(B)/version: always
+	@mkdir -p $(@D)
+	@echo '$(VERSION)' | cmp -s - $@ || echo '$(VERSION)' >$@
+always:
 
 define room_rule
 $(B)/lib/libcairn_$(1).a: $$(OBJ_$(1))
@@ -148,7 +164,7 @@ $(foreach r,$(ROOMS),$(if $(SRC_$(r)),$(eval $(call room_rule,$(r)))))
 define cpu_rule
 $(B)/obj/cpu-$(1)/%.o: kernels/cpu/%.c
 	@mkdir -p $$(@D)
-	$$(CC) $$(CPPFLAGS) $$(CFLAGS) -O3 -march=$(1) -Wno-psabi -DCAIRN_ISA='"$(1)"' -c $$< -o $$@
+	$$(CC) $$(CPPFLAGS) $$(CFLAGS) $(KERNEL_OPT) -march=$(1) -Wno-psabi -DCAIRN_ISA='"$(1)"' -c $$< -o $$@
 $(B)/lib/cairn-cpu-$(1).so: $$(CPU_SRC:kernels/cpu/%.c=$(B)/obj/cpu-$(1)/%.o) $(B)/lib/libcairn_base.a
 	@mkdir -p $$(@D)
 	$$(CC) -shared $$(LDFLAGS) $$^ -Wl,--exclude-libs,ALL -o $$@ $(SYS_base)
@@ -282,6 +298,19 @@ bench-demo: bootstrap
 
 test-programs: all $(B)/lib/cairn-emu.so $(B)/tests/pmi_hello $(TESTS) $(B)/tests/fixture_check $(B)/tests/faults $(B)/lib/faultshim.so
 
+# Quick tests: those that take less than five seconds of a processor in the ordinary build (SLOW_thread: that the thread sanitizer
+# makes minutes of, as they compute rather than share), and the command lines that start no cluster. SAN=address, thread or
+# valgrind watches every process they start; a report of any, also of those whose output nobody sees, is a failure.
+SLOW_TESTS  := decode_test fixture_test tokenizer_test train_ranks_test
+SLOW_thread := grpo_test image_test matmul_test model_test model_verbs_test rollout_engine_test
+SLOW_valgrind := $(SLOW_thread)
+QUICK       := $(filter-out $(addprefix $(B)/tests/,$(SLOW_TESTS) $(SLOW_$(SAN))),$(TESTS))
+QUICK_BATS  := $(if $(filter thread valgrind,$(SAN)),,$(filter-out tests/slurm.bats tests/submit.bats,$(BATS)))
+
+test-quick: bootstrap
+	@$(SUB) --silent all $(B)/tests/pmi_hello $(QUICK)
+	CAIRN_BUILD=$(B) CAIRN_TAP=$(B)/tap-quick CAIRN_SANITIZE=$(SAN) tests/sanitize/watch prove -j$(JOBS) -e tests/tap $(QUICK_BATS) $(QUICK)
+
 test: bootstrap
 	@$(SUB) --silent test-programs
 	@rm -rf $(B)/tap
@@ -311,7 +340,7 @@ bench: bootstrap
 	$(B)/bin/cairn bench
 
 lint:
-	shellcheck tools/gpu-check tools/bootstrap tools/devcluster tests/tap tests/tally .ci/run
+	shellcheck tools/gpu-check tools/bootstrap tools/devcluster tests/tap tests/tally tests/sanitize/watch tests/sanitize/bin/mpirun .ci/run
 	@for f in $$(git ls-files '*.c' ':!tests' $(if $(filter 1,$(CUDA)),,':!kernels/cuda')); do \
 		clang -fsyntax-only $(STD) $(WARN) -Werror -I. -Iruntime $(if $(filter 1,$(CUDA)),-isystem $(CUDA_HOME)/include) $(CF_ckpt) $(CF_text) $(CF_grade) $(CF_recipe) $(call pc_cflags,$(MPI_PC)) \
 			-DCAIRN_ISA='"x"' -Wno-unknown-warning-option $$f || exit 1; done
@@ -321,6 +350,7 @@ help:
 	@echo "make             build everything into $(B)/ ($(B)/bin/cairn and the four stages)"
 	@echo "make demo        install what is missing, build, run recipes/tiny.yaml to the end, show what came out (RUN=DIR: where)"
 	@echo "make test        install what is missing, build, run every test that this machine can run"
+	@echo "make test-quick  the quick tests; with SAN=address, thread or valgrind also whatever that reports of any process"
 	@echo "make test-faults every file operation fails, kills at random moments, races, flipped bits; the commit protocol's model (an hour; goes on after a kill)"
 	@echo "make test-slurm  runs as Slurm jobs under fire, on a cluster of four nodes made for it (needs root)"
 	@echo "make devcluster  a shell on a Slurm cluster of four nodes on this machine (needs root)"
@@ -330,7 +360,7 @@ help:
 	@echo "make bootstrap   only install what is missing (Debian, Ubuntu; needs root)"
 	@echo "make info        what was found on this machine"
 	@echo "make clean       remove what was made"
-	@echo "Variables: CC, JOBS, RUN, CUDA=0 (no GPU back-end), CUDA_ARCHS=\"80 90a 100\" (default 90a), SAN=1 (address and undefined-behaviour sanitizers, into build-san); config.mk may set them"
+	@echo "Variables: CC, JOBS, RUN, CUDA=0 (no GPU back-end), CUDA_ARCHS=\"80 90a 100\" (default 90a), SAN=address (1; with undefined behaviour), thread: sanitizers, into build-NAME; SAN=valgrind; config.mk may set them"
 	@echo "Example:"
 	@echo "  make demo RUN=/tmp/tiny"
 
@@ -341,6 +371,6 @@ format:
 	clang-format -i $$(git ls-files '*.c' '*.h')
 
 clean:
-	rm -rf build build-san
+	rm -rf build build-address build-thread
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)

@@ -114,6 +114,17 @@ setup() {
     says "cairn "
 }
 
+@test "a build knows its version after another commit, too, and is not made anew without one" {
+    b=$BATS_TEST_TMPDIR/b
+    for v in one two; do
+        is 0 make --no-print-directory -C "$root" "B=$b" VERSION=$v "$b/obj/runtime/base/build.o"
+        says "build.c"
+        grep -q "$v" "$b/obj/runtime/base/build.o"
+        is 0 make --no-print-directory -C "$root" "B=$b" VERSION=$v "$b/obj/runtime/base/build.o"
+        case $output in *build.c*) false ;; esac
+    done
+}
+
 @test "the stages have pages, too, and want a run and a step" {
     for s in rollout score train sync; do
         is 0 "$build/bin/cairn-$s" --help
