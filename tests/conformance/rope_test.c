@@ -16,8 +16,8 @@ static struct cairn_rope make(struct lab *l, int n, int h, int r, int pad, int f
 
 static void turns(struct lab *l)
 {
-    static const int shapes[][5] = {{1, 1, 2, 0, 5},       {30, 3, 8, 2, 100},        {40, 1, 64, 0, 5000},
-                                    {5, 2, 64, 1, 300000}, {9, 2, 16, 0, 2147483647}, {0, 2, 8, 0, 9}};
+    static const int shapes[][5] = {{1, 1, 2, 0, 5},           {30, 3, 8, 2, 100}, {40, 1, 64, 0, 5000}, {5, 2, 64, 1, 300000},
+                                    {9, 2, 16, 0, 2147483647}, {0, 2, 8, 0, 9},    {60, 40, 32, 0, 900}, {2115, 33, 32, 0, 5000}};
 
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int inverse = 0; inverse < 2; inverse++) {
