@@ -1,15 +1,17 @@
 /* loss.cu - the policy loss: values, gradients and statistics of spec DAPO / GRPO / GSPO / CISPO as kernels.h states them.
  *
- * One block: a few tens of thousands of tokens are little work, and one block has one order. fp64 throughout. Rows are taken by
- * run: a run is a sequence where the ratio is the sequence's, else 32 rows. Warp w takes runs w, w + WARPS, ...; a run's sums go
- * over its lanes (row n0 + lane, + 32, ...) and are added by halves; a warp adds its runs ascending, the block its warps.
+ * fp64 throughout. Rows are taken by run: a run is a sequence where the ratio is the sequence's, else 32 rows. There is a warp for
+ * every 32 rows, WARPS of them a block, up to BLOCKS blocks: numbers that N alone fixes. Warp w of W takes runs w, w + W, ...; a
+ * run's sums go over its lanes (row n0 + lane, + 32, ...) and are added by halves; a warp adds its runs ascending, a block its
+ * warps, and the blocks are added ascending.
  */
 #include <math.h>
 
 #include "kernel.cuh"
 
-#define WARPS 16
-#define REACH 20.0 /* |ln ratio| is clamped to this */
+#define WARPS  16
+#define BLOCKS 32
+#define REACH  20.0 /* |ln ratio| is clamped to this */
 
 struct loss {
     int64_t N;
@@ -18,7 +20,8 @@ struct loss {
     const int32_t *seq;
     float *dcur, *dentropy;
     double *stats;
-    int32_t *starts; /* (N+1): first row of each run; one run a sequence */
+    int32_t *starts; /* (N+1): first row of each sequence, then N; before them how many sequences there are */
+    double *parts;   /* (blocks, CAIRN_LS_COUNT): what each block has; one block: absent */
     int ratio, correction, kl;
     float clip_low, clip_high, dual, correct_low, correct_high, kl_coef, entropy_coef;
 };
@@ -175,15 +178,15 @@ __device__ static inline void loss_run(const struct loss *k, int64_t n0, int64_t
     }
 }
 
-/* First rows of the sequences, ascending, then N; returns how many. By the whole block. */
-__device__ static int64_t find_runs(const struct loss *k)
+/* First rows of the sequences, ascending, then N, into starts, and how many into starts[-1]. One block. */
+__global__ void __launch_bounds__(32 * WARPS) policy_loss_runs(const __grid_constant__ struct loss k)
 {
     __shared__ int32_t before[WARPS + 1];
     int64_t found = 0;
 
-    for (int64_t n0 = 0; n0 < k->N; n0 += 32 * WARPS) {
+    for (int64_t n0 = 0; n0 < k.N; n0 += 32 * WARPS) {
         const int64_t n = n0 + threadIdx.x;
-        const int begins = n < k->N && (n == 0 || k->seq[n] != k->seq[n - 1]), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        const int begins = n < k.N && (n == 0 || k.seq[n] != k.seq[n - 1]), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         const uint32_t all = __ballot_sync(0xffffffffu, begins);
 
         __syncthreads();
@@ -197,67 +200,87 @@ __device__ static int64_t find_runs(const struct loss *k)
         }
         __syncthreads();
         if (begins)
-            k->starts[found + before[warp] + __popc(all & ((1u << lane) - 1))] = (int32_t)n;
+            k.starts[found + before[warp] + __popc(all & ((1u << lane) - 1))] = (int32_t)n;
         found += before[WARPS];
     }
-    if (threadIdx.x == 0)
-        k->starts[found] = (int32_t)k->N;
-    __syncthreads();
-    return found;
+    if (threadIdx.x == 0) {
+        k.starts[found] = (int32_t)k.N;
+        k.starts[-1] = (int32_t)found;
+    }
 }
 
-__global__ void __launch_bounds__(32 * WARPS) policy_loss_all(const __grid_constant__ struct loss k)
+/* x joins statistic i with y: sums, smallest, largest. */
+__device__ static inline double joined(int i, double x, double y)
+{
+    return i == CAIRN_LS_RATIO_MIN ? smaller(x, y) : i == CAIRN_LS_RATIO_MAX || i == CAIRN_LS_MISMATCH_MAX ? larger(x, y) : x + y;
+}
+
+/* Adds x to statistic i of the caller's; tokens: of this call. Threads 0 .. CAIRN_LS_COUNT of a block. */
+__device__ static inline void settle(const struct loss *k, int i, double x, double tokens)
+{
+    const int extreme = i == CAIRN_LS_RATIO_MIN || i == CAIRN_LS_RATIO_MAX || i == CAIRN_LS_MISMATCH_MAX;
+    const int afresh = k->stats[CAIRN_LS_TOKENS] == 0.0; /* minima and maxima start here, whatever the memory held */
+
+    __syncwarp((1u << CAIRN_LS_COUNT) - 1);
+    if (tokens > 0.0)
+        k->stats[i] = extreme && afresh ? x : joined(i, k->stats[i], x);
+}
+
+__global__ void __launch_bounds__(32 * WARPS) policy_loss_rows(const __grid_constant__ struct loss k)
 {
     __shared__ double room[CAIRN_LS_COUNT][WARPS];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int64_t first = (int64_t)blockIdx.x * WARPS + warp, all = (int64_t)gridDim.x * WARPS;
     struct tally s;
 
     for (int i = 0; i < CAIRN_LS_COUNT; i++)
         s.v[i] = 0.0;
     s.v[CAIRN_LS_RATIO_MIN] = INFINITY; /* and 0 is below every ratio and mismatch */
     if (k.ratio == CAIRN_RATIO_SEQUENCE) {
-        int64_t runs = find_runs(&k);
-
-        for (int64_t r = warp; r < runs; r += WARPS)
+        for (int64_t r = first; r < k.starts[-1]; r += all)
             loss_run(&k, k.starts[r], k.starts[r + 1], &s);
     } else {
-        for (int64_t n = (int64_t)warp * 32; n < k.N; n += 32 * WARPS)
+        for (int64_t n = first * 32; n < k.N; n += all * 32)
             loss_run(&k, n, n + 32 < k.N ? n + 32 : k.N, &s);
     }
     for (int i = 0; i < CAIRN_LS_COUNT; i++) {
         double x = s.v[i];
 
-        if (i == CAIRN_LS_RATIO_MIN)
-            for (int h = 16; h; h >>= 1)
-                x = smaller(x, __shfl_xor_sync(0xffffffffu, x, h));
-        else if (i == CAIRN_LS_RATIO_MAX || i == CAIRN_LS_MISMATCH_MAX)
-            for (int h = 16; h; h >>= 1)
-                x = larger(x, __shfl_xor_sync(0xffffffffu, x, h));
-        else
-            x = warp_sum(x);
+        for (int h = 16; h; h >>= 1)
+            x = joined(i, x, __shfl_xor_sync(0xffffffffu, x, h));
         if (lane == 0)
             room[i][warp] = x;
     }
     __syncthreads();
     if (threadIdx.x < CAIRN_LS_COUNT) {
-        const int i = threadIdx.x, keeps = i == CAIRN_LS_RATIO_MAX || i == CAIRN_LS_MISMATCH_MAX;
-        const int afresh = k.stats[CAIRN_LS_TOKENS] == 0.0; /* minima and maxima start here, whatever the memory held */
-        double x = room[i][0], tokens = 0.0;
+        const int i = threadIdx.x;
+        double x = room[i][0], tokens = room[CAIRN_LS_TOKENS][0];
 
-        for (int w = 0; w < WARPS; w++)
+        for (int w = 1; w < WARPS; w++) {
+            x = joined(i, x, room[i][w]);
             tokens += room[CAIRN_LS_TOKENS][w];
-        for (int w = 1; w < WARPS; w++)
-            x = i == CAIRN_LS_RATIO_MIN ? smaller(x, room[i][w]) : keeps ? larger(x, room[i][w]) : x + room[i][w];
-        __syncwarp((1u << CAIRN_LS_COUNT) - 1);
-        if (tokens > 0.0) {
-            if (i == CAIRN_LS_RATIO_MIN)
-                k.stats[i] = afresh ? x : smaller(k.stats[i], x);
-            else if (keeps)
-                k.stats[i] = afresh ? x : larger(k.stats[i], x);
-            else
-                k.stats[i] += x;
         }
+        if (gridDim.x == 1)
+            settle(&k, i, x, tokens);
+        else
+            k.parts[blockIdx.x * CAIRN_LS_COUNT + i] = x;
     }
+}
+
+/* The blocks ascending. */
+__global__ void __launch_bounds__(32) policy_loss_total(const __grid_constant__ struct loss k, int blocks)
+{
+    const int i = threadIdx.x;
+    double x, tokens;
+
+    if (i >= CAIRN_LS_COUNT)
+        return;
+    x = k.parts[i];
+#pragma unroll 8
+    for (int b = 1; b < blocks; b++)
+        x = joined(i, x, k.parts[b * CAIRN_LS_COUNT + i]);
+    tokens = __shfl_sync((1u << CAIRN_LS_COUNT) - 1, x, CAIRN_LS_TOKENS);
+    settle(&k, i, x, tokens);
 }
 
 extern "C" enum cairn_status cairn_policy_loss_cuda(struct cairn_stream *s, const struct cairn_policy_loss *a,
@@ -267,6 +290,8 @@ extern "C" enum cairn_status cairn_policy_loss_cuda(struct cairn_stream *s, cons
     int64_t N = -1, count = CAIRN_LS_COUNT;
     const int whole = a->ratio == CAIRN_RATIO_SEQUENCE;
     struct loss k;
+    char *room;
+    unsigned blocks;
 
     k.cur = (const float *)call_arg(&c, "cur", &a->cur, T_F32, 1, &N).p;
     k.old = (const float *)call_arg(&c, "old", &a->old, T_F32, 1, &N).p;
@@ -285,7 +310,12 @@ extern "C" enum cairn_status cairn_policy_loss_cuda(struct cairn_stream *s, cons
     if (!call_ok(&c) || !N)
         return call_end(&c);
     k.N = N;
-    k.starts = whole ? (int32_t *)call_scratch(&c, (size_t)(N + 1) * sizeof(int32_t)) : NULL;
+    blocks = (unsigned)(N > 32 * WARPS * BLOCKS ? BLOCKS : ceil_div(N, 32 * WARPS));
+    room = (char *)call_scratch(&c, BLOCKS * CAIRN_LS_COUNT * sizeof(double) + (size_t)(whole ? N + 2 : 0) * sizeof(int32_t));
+    if (!call_ok(&c))
+        return call_end(&c);
+    k.parts = (double *)room;
+    k.starts = (int32_t *)(room + BLOCKS * CAIRN_LS_COUNT * sizeof(double)) + 1;
     k.ratio = (int)a->ratio;
     k.correction = (int)a->correction;
     k.kl = (int)a->kl;
@@ -296,6 +326,10 @@ extern "C" enum cairn_status cairn_policy_loss_cuda(struct cairn_stream *s, cons
     k.correct_high = a->correct_high;
     k.kl_coef = a->kl_coef;
     k.entropy_coef = a->entropy_coef;
-    LAUNCH(&c, policy_loss_all, 1, 32 * WARPS, 0, k);
+    if (whole)
+        LAUNCH(&c, policy_loss_runs, 1, 32 * WARPS, 0, k);
+    LAUNCH(&c, policy_loss_rows, blocks, 32 * WARPS, 0, k);
+    if (blocks > 1)
+        LAUNCH(&c, policy_loss_total, 1, 32, 0, k, (int)blocks);
     return call_end(&c);
 }

@@ -226,6 +226,52 @@ static void gradients(struct lab *l)
             }
 }
 
+/* More rows than a back-end takes in one piece; sequences of one row and of thousands. */
+static void many_rows(struct lab *l)
+{
+    enum { N = 17000 };
+
+    for (int ratio = 0; ratio < 3; ratio++) {
+        struct loss k = make(l, N), r;
+
+        for (int n = 0, seq = 0, left = 3; n < N; n++, left--) {
+            if (!left) {
+                seq += lab_int(l, 1, 3);
+                left = n > 8000 ? lab_int(l, 1, 3000) : lab_int(l, 1, 90);
+            }
+            *thing_f(k.cur, n) = (float)lab_uniform(l, -3, -0.1);
+            *thing_f(k.old, n) = *thing_f(k.cur, n) + (float)lab_uniform(l, -0.6, 0.6);
+            *thing_f(k.smp, n) = n % 5 ? *thing_f(k.old, n) + (float)lab_uniform(l, -0.9, 0.9) : *thing_f(k.old, n);
+            *thing_f(k.ref, n) = *thing_f(k.cur, n) + (float)lab_uniform(l, -0.5, 0.5);
+            *thing_f(k.adv, n) = lab_normal(l);
+            *thing_f(k.weight, n) = (float)lab_uniform(l, 0.1, 0.3);
+            *thing_f(k.entropy, n) = (float)lab_uniform(l, 0, 3);
+            *thing_i(k.seq, n) = seq;
+            k.mask->h[n] = n % 4 != 1 && n / 512 != 7;
+        }
+        up(l, &k);
+        k.a.smp = k.smp->t, k.a.ref = k.ref->t, k.a.entropy = k.entropy->t, k.a.seq = k.seq->t;
+        k.a.ratio = (enum cairn_ratio)ratio, k.a.correction = CAIRN_CORRECT_TIS, k.a.kl = CAIRN_KL_K3;
+        k.a.kl_coef = 0.3f, k.a.dual = 1.4f, k.a.correct_high = 1.5f;
+        r = k;
+        r.dcur = thing_like(l, k.dcur, 1), r.stats = thing_like(l, k.stats, 0);
+        r.a.dcur = r.dcur->t, r.a.stats = r.stats->t;
+        LAB_OK(l, l->fast->policy_loss(&l->c.stream, &k.a, &l->err));
+        LAB_OK(l, l->ref->policy_loss(&l->c.stream, &r.a, &l->err));
+        thing_down(l, k.dcur), thing_down(l, k.stats), thing_down(l, r.dcur), thing_down(l, r.stats);
+        lab_near(l, "dcur of many rows", k.dcur, r.dcur, 0x1p-22, 1e-8);
+        lab_near(l, "stats of many rows", k.stats, r.stats, 1e-9, 1e-9);
+        assert_true(stat(&k, CAIRN_LS_TOKENS) == N - N / 4 - 384 && stat(&k, CAIRN_LS_MISMATCH_EQUAL) > 2000);
+        memset(r.stats->h, 0, r.stats->bytes);
+        thing_up(l, r.stats);
+        LAB_OK(l, l->fast->policy_loss(&l->c.stream, &r.a, &l->err));
+        thing_down(l, r.dcur), thing_down(l, r.stats);
+        lab_equal_bits(l, "dcur once more", r.dcur, k.dcur);
+        lab_equal_bits(l, "stats once more", r.stats, k.stats);
+        lab_clear(l);
+    }
+}
+
 static void nothing_to_learn(struct lab *l)
 {
     struct loss k = make(l, 5), none = make(l, 0);
@@ -268,14 +314,15 @@ static void extremes(struct lab *l)
 ON_EACH_DEVICE(vectors)
 ON_EACH_DEVICE(kl_vectors)
 ON_EACH_DEVICE(gradients)
+ON_EACH_DEVICE(many_rows)
 ON_EACH_DEVICE(nothing_to_learn)
 ON_EACH_DEVICE(extremes)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(vectors_test),          cmocka_unit_test(kl_vectors_test), cmocka_unit_test(gradients_test),
-        cmocka_unit_test(nothing_to_learn_test), cmocka_unit_test(extremes_test),
+        cmocka_unit_test(vectors_test),   cmocka_unit_test(kl_vectors_test),       cmocka_unit_test(gradients_test),
+        cmocka_unit_test(many_rows_test), cmocka_unit_test(nothing_to_learn_test), cmocka_unit_test(extremes_test),
     };
 
     return LAB_RUN(tests);
