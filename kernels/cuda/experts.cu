@@ -1,14 +1,16 @@
 /* experts.cu - the way of rows to their experts and back: dispatch, combine, combine_bwd.
  *
  * dispatch is a stable counting sort: each warp takes one run of consecutive choices; its counts, then its choices in order.
- * Integers only: how the choices are cut into runs shows nowhere. A small call is one block; a large one counts, scans and places
- * in three. combine: one block a row, eight channels a thread, choices ascending. combine_bwd: one warp a choice, chunk c of eight
- * channels is lane c mod 32's, the lanes are added by halves. Floors: combine reads (k+1) N*D and writes N*D; combine_bwd reads
- * (k+1) N*D and writes k N*D.
+ * Integers only: how the choices are cut into runs shows nowhere. A small call is one block; a large one counts, scans each
+ * expert's runs, and places, in three. combine: one block a row, eight channels a thread, choices ascending. combine_bwd: one warp
+ * a choice, chunk c of eight channels is lane c mod 32's, the lanes are added by halves. Floors: combine reads (k+1) N*D and writes
+ * N*D; combine_bwd reads (k+1) N*D and writes k N*D.
  */
 #include "kernel.cuh"
 
 #define WARPS 8
+#define RUNS  256 /* at most, of a large call */
+#define AHEAD 8   /* loads of a lane under way at a time */
 
 struct sort {
     int64_t M;      /* choices */
@@ -17,18 +19,34 @@ struct sort {
     struct fault *fault;
 };
 
+/* The next AHEAD * 32 choices of a run from i0 on, this lane's of them; -1 behind the end. */
+__device__ static inline void choices(const int32_t *idx, int64_t i0, int64_t end, int32_t e[AHEAD])
+{
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {
+        const int64_t i = i0 + j * 32 + threadIdx.x % 32;
+
+        e[j] = i < end ? idx[i] : -1;
+    }
+}
+
 /* count (E) += the choices of run `run`, by one warp. count in shared memory, cleared by the caller. */
 __device__ static inline void count_run(const struct sort *k, int run, const int32_t *idx, int32_t *count)
 {
     const int64_t begin = run * k->length, end = begin + k->length < k->M ? begin + k->length : k->M;
 
-    for (int64_t i = begin + threadIdx.x % 32; i < end; i += 32) {
-        int32_t e = idx[i];
+    for (int64_t i0 = begin; i0 < end; i0 += AHEAD * 32) {
+        int32_t e[AHEAD];
 
-        if (e < 0 || e >= k->E)
-            fault_set(k->fault, OP_dispatch, FAULT_EXPERT, e);
-        else
-            atomicAdd(count + e, 1);
+        choices(idx, i0, end, e);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            if (i0 + j * 32 + threadIdx.x % 32 < end) {
+                if (e[j] < 0 || e[j] >= k->E)
+                    fault_set(k->fault, OP_dispatch, FAULT_EXPERT, e[j]);
+                else
+                    atomicAdd(count + e[j], 1);
+            }
     }
 }
 
@@ -39,76 +57,101 @@ __device__ static inline void place_run(const struct sort *k, int run, const int
     const int lane = threadIdx.x % 32;
     const int64_t begin = run * k->length, end = begin + k->length < k->M ? begin + k->length : k->M;
 
-    for (int64_t i0 = begin; i0 < end; i0 += 32) {
-        int64_t i = i0 + lane;
-        int32_t e = i < end ? idx[i] : -1, row;
-        int good = e >= 0 && e < k->E;
-        uint32_t same = __match_any_sync(0xffffffffu, good ? e : -1);
-        int before = __popc(same & ((1u << lane) - 1));
+    for (int64_t i0 = begin; i0 < end; i0 += AHEAD * 32) {
+        int32_t e[AHEAD];
 
-        row = good ? next[e] + before : -1;
-        __syncwarp();
-        if (good && before == 0)
-            next[e] += __popc(same);
-        __syncwarp();
-        if (good)
-            token[row] = (int32_t)(i / k->K);
-        if (i < end)
-            where[i] = row;
-    }
-}
-
-/* starts[run][e]: row of the first choice of expert e in that run; offsets (E+1). counts likewise, may be the same memory.
- * By one block; sum: blockDim.x words of shared memory. */
-__device__ static void scan_runs(const struct sort *k, int32_t *counts, int32_t *offsets, int32_t *sum)
-{
-    const int per = (k->E + (int)blockDim.x - 1) / (int)blockDim.x, e0 = (int)threadIdx.x * per, e1 = min(e0 + per, k->E);
-    int32_t mine = 0, at = 0;
-
-    for (int e = e0; e < e1; e++)
-#pragma unroll 8
-        for (int r = 0; r < k->runs; r++)
-            mine += counts[(int64_t)r * k->E + e];
-    sum[threadIdx.x] = mine;
-    __syncthreads();
-    for (int t = 0; t < (int)threadIdx.x && e0 < e1; t++)
-        at += sum[t];
-    for (int e = e0; e < e1; e++) {
-        offsets[e] = at;
-        for (int r0 = 0; r0 < k->runs; r0 += 8) { /* eight loads under way at a time */
-            int32_t n[8];
-
+        choices(idx, i0, end, e);
 #pragma unroll
-            for (int i = 0; i < 8; i++)
-                n[i] = r0 + i < k->runs ? counts[(int64_t)(r0 + i) * k->E + e] : 0;
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                if (r0 + i < k->runs)
-                    counts[(int64_t)(r0 + i) * k->E + e] = at;
-                at += n[i];
-            }
+        for (int j = 0; j < AHEAD; j++) {
+            const int64_t i = i0 + j * 32 + lane;
+            const int good = e[j] >= 0 && e[j] < k->E;
+            const uint32_t same = __match_any_sync(0xffffffffu, good ? e[j] : -1);
+            const int before = __popc(same & ((1u << lane) - 1));
+            const int32_t row = good ? next[e[j]] + before : -1;
+
+            __syncwarp();
+            if (good && before == 0)
+                next[e[j]] += __popc(same);
+            __syncwarp();
+            if (good)
+                token[row] = (int32_t)(i / k->K);
+            if (i < end)
+                where[i] = row;
         }
     }
-    if (e1 == k->E && e0 < e1)
-        offsets[k->E] = at;
 }
 
+/* Sum over the lanes before this one; *all: over all of them. */
+__device__ static inline int32_t lanes_before(int32_t x, int32_t *all)
+{
+    const int lane = threadIdx.x % 32;
+    int32_t up = x;
+
+#pragma unroll
+    for (int h = 1; h < 32; h <<= 1) {
+        const int32_t y = __shfl_up_sync(0xffffffffu, up, h);
+
+        up += lane >= h ? y : 0;
+    }
+    *all = __shfl_sync(0xffffffffu, up, 31);
+    return up - x;
+}
+
+/* By one warp: start (E) = how many choices the experts before have, of total (E), both anywhere; the last lane's is E's. */
+__device__ static inline void expert_starts(int E, const int32_t *total, int32_t *start, int32_t *offsets)
+{
+    const int per = (E + 31) / 32, e0 = (int)threadIdx.x % 32 * per, e1 = min(e0 + per, E);
+    int32_t mine = 0, all, at;
+
+    for (int e = e0; e < e1; e++)
+        mine += total[e];
+    at = lanes_before(mine, &all);
+    for (int e = e0; e < e1; e++) {
+        const int32_t n = total[e];
+
+        start[e] = at;
+        if (offsets)
+            offsets[e] = at;
+        at += n;
+    }
+    if (offsets && threadIdx.x % 32 == 0)
+        offsets[E] = all;
+}
+
+/* One block. Shared memory: counts (WARPS, E), total (E). */
 __global__ void __launch_bounds__(32 * WARPS)
     dispatch_small(struct sort k, const int32_t *idx, int32_t *offsets, int32_t *token, int32_t *where)
 {
-    extern __shared__ int32_t counts[]; /* (WARPS, E), then the block's sums */
+    extern __shared__ int32_t counts[];
+    int32_t *total = counts + WARPS * k.E;
 
     for (int i = threadIdx.x; i < WARPS * k.E; i += 32 * WARPS)
         counts[i] = 0;
     __syncthreads();
     count_run(&k, (int)threadIdx.x / 32, idx, counts + (threadIdx.x / 32) * k.E);
     __syncthreads();
-    scan_runs(&k, counts, offsets, counts + WARPS * k.E);
+    for (int e = threadIdx.x; e < k.E; e += 32 * WARPS) { /* what the runs before have */
+        int32_t at = 0;
+
+        for (int r = 0; r < WARPS; r++) {
+            const int32_t n = counts[r * k.E + e];
+
+            counts[r * k.E + e] = at;
+            at += n;
+        }
+        total[e] = at;
+    }
+    __syncthreads();
+    if (threadIdx.x < 32)
+        expert_starts(k.E, total, total, offsets);
+    __syncthreads();
+    for (int i = threadIdx.x; i < WARPS * k.E; i += 32 * WARPS)
+        counts[i] += total[i % k.E];
     __syncthreads();
     place_run(&k, (int)threadIdx.x / 32, idx, counts + (threadIdx.x / 32) * k.E, token, where);
 }
 
-/* One warp a block, a run each. */
+/* One warp a block, a run each. counts (runs, E). */
 __global__ void __launch_bounds__(32) dispatch_count(struct sort k, const int32_t *idx, int32_t *counts)
 {
     extern __shared__ int32_t count[];
@@ -122,20 +165,46 @@ __global__ void __launch_bounds__(32) dispatch_count(struct sort k, const int32_
         counts[(int64_t)blockIdx.x * k.E + e] = count[e];
 }
 
-__global__ void __launch_bounds__(1024) dispatch_scan(struct sort k, int32_t *counts, int32_t *offsets)
+/* One warp an expert: counts become what the runs before have; total (E). */
+__global__ void __launch_bounds__(32 * WARPS) dispatch_scan(struct sort k, int32_t *counts, int32_t *total)
 {
-    __shared__ int32_t sum[1024];
+    const int e = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32, lane = threadIdx.x % 32;
+    int32_t n[RUNS / 32], mine = 0, all, at;
 
-    scan_runs(&k, counts, offsets, sum);
+    if (e >= k.E)
+        return;
+#pragma unroll
+    for (int i = 0; i < RUNS / 32; i++) {
+        const int r = lane * (RUNS / 32) + i;
+
+        n[i] = r < k.runs ? counts[(int64_t)r * k.E + e] : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < RUNS / 32; i++)
+        mine += n[i];
+    at = lanes_before(mine, &all);
+#pragma unroll
+    for (int i = 0; i < RUNS / 32; i++) {
+        const int r = lane * (RUNS / 32) + i;
+
+        if (r < k.runs)
+            counts[(int64_t)r * k.E + e] = at;
+        at += n[i];
+    }
+    if (lane == 0)
+        total[e] = all;
 }
 
-__global__ void __launch_bounds__(32)
-    dispatch_place(struct sort k, const int32_t *idx, const int32_t *starts, int32_t *token, int32_t *where)
+/* One warp a block, a run each. Shared memory: E. */
+__global__ void __launch_bounds__(32) dispatch_place(struct sort k, const int32_t *idx, const int32_t *counts, const int32_t *total,
+                                                     int32_t *offsets, int32_t *token, int32_t *where)
 {
     extern __shared__ int32_t next[];
 
+    expert_starts(k.E, total, next, blockIdx.x == 0 ? offsets : NULL);
+    __syncwarp();
     for (int e = threadIdx.x; e < k.E; e += 32)
-        next[e] = starts[(int64_t)blockIdx.x * k.E + e];
+        next[e] += counts[(int64_t)blockIdx.x * k.E + e];
     __syncwarp();
     place_run(&k, (int)blockIdx.x, idx, next, token, where);
 }
@@ -162,18 +231,19 @@ extern "C" enum cairn_status cairn_dispatch_cuda(struct cairn_stream *s, const s
     if (M <= 2048) {
         k.runs = WARPS;
         k.length = M ? round_up(ceil_div(M, WARPS), 32) : 32;
-        LAUNCH(&c, dispatch_small, 1, 32 * WARPS, (size_t)(WARPS * k.E + 32 * WARPS) * sizeof(int32_t), k, i32(&idx), i32(&offsets),
+        LAUNCH(&c, dispatch_small, 1, 32 * WARPS, (size_t)((WARPS + 1) * k.E) * sizeof(int32_t), k, i32(&idx), i32(&offsets),
                i32(&token), i32(&where));
     } else {
-        int32_t *counts;
+        int32_t *counts, *total;
 
-        k.length = round_up(ceil_div(M, 256), 32) > 256 ? round_up(ceil_div(M, 256), 32) : 256;
+        k.length = round_up(ceil_div(M, RUNS), 32) > 256 ? round_up(ceil_div(M, RUNS), 32) : 256;
         k.runs = (int)ceil_div(M, k.length);
-        counts = (int32_t *)call_scratch(&c, (size_t)k.runs * (size_t)k.E * sizeof *counts);
+        counts = (int32_t *)call_scratch(&c, (size_t)(k.runs + 1) * (size_t)k.E * sizeof *counts);
+        total = counts + (size_t)k.runs * (size_t)k.E;
         LAUNCH(&c, dispatch_count, (unsigned)k.runs, 32, (size_t)k.E * sizeof(int32_t), k, i32(&idx), counts);
-        LAUNCH(&c, dispatch_scan, 1, 1024, 0, k, counts, i32(&offsets));
-        LAUNCH(&c, dispatch_place, (unsigned)k.runs, 32, (size_t)k.E * sizeof(int32_t), k, i32(&idx), counts, i32(&token),
-               i32(&where));
+        LAUNCH(&c, dispatch_scan, (unsigned)ceil_div(k.E, WARPS), 32 * WARPS, 0, k, counts, total);
+        LAUNCH(&c, dispatch_place, (unsigned)k.runs, 32, (size_t)k.E * sizeof(int32_t), k, i32(&idx), counts, total, i32(&offsets),
+               i32(&token), i32(&where));
     }
     return call_end(&c);
 }

@@ -97,66 +97,108 @@ extern "C" enum cairn_status cairn_rows_cuda(struct cairn_stream *s, const struc
 
 /* ---- embed_bwd ------------------------------------------------------------------------------------------------------------ */
 
-/* For each row: the next one with the same id (N: none), and whether an earlier one has it. All pairs of ids are looked at, a tile
- * of 256 at a time: N^2 / 2 comparisons, less than the rows' own traffic up to a few hundred thousand rows. */
+/* Rows sorted by id, rows of an id ascending: a row's place is the number of rows before it in that order. Each row is compared
+ * with every other, by eight warps that share them out: N^2 comparisons, few beside the rows' own traffic up to some 30,000 rows.
+ * Rows with an id outside of the table come last. */
+#define NO_ID INT32_MAX
+#define TILE  2048
+
 __global__ void __launch_bounds__(256)
-    embed_chains(int64_t N, int64_t V, const int32_t *ids, int32_t *next, int32_t *first, struct fault *fault)
+    embed_sort(int64_t N, int64_t V, const int32_t *ids, int32_t *order, int32_t *sorted, struct fault *fault)
 {
-    __shared__ int32_t tile[256];
-    const int64_t n = (int64_t)blockIdx.x * 256 + threadIdx.x;
-    const int32_t mine = n < N ? ids[n] : -1;
-    const int good = mine >= 0 && mine < V;
-    int32_t follower = (int32_t)N, leads = good;
+    __shared__ int4 tile[TILE / 4];
+    __shared__ int32_t place[32];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int64_t n0 = (int64_t)blockIdx.x * 32, n = n0 + lane;
+    int32_t mine = n < N ? ids[n] : NO_ID, before = 0;
 
-    if (n < N && !good)
-        fault_set(fault, OP_embed_bwd, FAULT_TARGET, mine);
-    for (int64_t m0 = 0; m0 < N; m0 += 256) {
-        const int size = N - m0 < 256 ? (int)(N - m0) : 256;
-
-        __syncthreads();
-        if ((int)threadIdx.x < size)
-            tile[threadIdx.x] = ids[m0 + threadIdx.x];
-        __syncthreads();
-        if (m0 <= n && leads) /* earlier ones */
-            for (int j = 0; j < size && m0 + j < n; j++)
-                if (tile[j] == mine)
-                    leads = 0;
-        if (m0 + size > n && follower == N)
-            for (int j = size - 1; j >= 0 && m0 + j > n; j--)
-                if (tile[j] == mine)
-                    follower = (int32_t)(m0 + j);
+    if (n < N && (mine < 0 || mine >= V)) {
+        if (warp == 0)
+            fault_set(fault, OP_embed_bwd, FAULT_TARGET, mine);
+        mine = NO_ID;
     }
-    if (n < N) {
-        next[n] = follower;
-        first[n] = leads;
+    if (warp == 0)
+        place[lane] = 0;
+    for (int64_t m0 = 0; m0 < N; m0 += TILE) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < TILE; i += 256) {
+            const int32_t id = m0 + i < N ? ids[m0 + i] : NO_ID;
+
+            ((int32_t *)tile)[i] = id < 0 || id >= V ? NO_ID : id;
+        }
+        __syncthreads();
+        for (int q = 0; q < TILE / 32; q++) { /* this warp's part, four at a time */
+            const int at = warp * (TILE / 32) + q;
+            const int64_t m = m0 + at * 4;
+            const int4 v = tile[at];
+
+            if (m + 4 <= n0 || m >= n0 + 32) { /* before us, an equal id comes first; behind us, only a smaller one */
+                const int32_t most = m < n0 ? mine : mine - 1;
+
+                before += (v.x <= most) + (v.y <= most) + (v.z <= most) + (v.w <= most);
+            } else {
+                const int32_t w[4] = {v.x, v.y, v.z, v.w};
+
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    before += w[j] < mine || (w[j] == mine && m + j < n);
+            }
+        }
+    }
+    atomicAdd(place + lane, before);
+    __syncthreads();
+    if (warp == 0 && n < N) {
+        order[place[lane]] = (int32_t)n;
+        sorted[place[lane]] = mine;
     }
 }
 
-/* One block a leading row: its chain, ascending, onto the table's row. Grid y: parts of the columns. */
-template <typename T>
-__global__ void __launch_bounds__(128)
-    embed_sum(int64_t N, int64_t D, const int32_t *ids, const int32_t *next, const int32_t *first, const T *dy, int64_t dys,
-              int wide, float *table, int64_t ts, int t_wide)
+/* One block for each place in that order where an id begins: the id's rows, ascending, onto the table's row, AHEAD of them under
+ * way at a time. Grid y: parts of the columns. WIDE: rows of 16-byte pieces. */
+template <typename T, int WIDE>
+__global__ void __launch_bounds__(128) embed_sum(int64_t N, int64_t D, const int32_t *order, const int32_t *sorted, const T *dy,
+                                                 int64_t dys, float *table, int64_t ts, int t_wide)
 {
-    const int64_t d = ((int64_t)blockIdx.y * 128 + threadIdx.x) * 8;
-    int64_t n = blockIdx.x;
-    float sum[8], v[8];
-    float *row;
+    enum { AHEAD = WIDE ? 16 / sizeof(T) : 1 };
+    const int64_t d = ((int64_t)blockIdx.y * 128 + threadIdx.x) * 8, p = blockIdx.x;
+    const int32_t id = sorted[p];
+    int32_t row[AHEAD];
+    float sum[8];
 
-    if (d >= D || !first[n])
+    if (d >= D || id == NO_ID || (p && sorted[p - 1] == id))
         return;
-    row = table + (int64_t)ids[n] * ts + d;
-    ld8(row, D - d, t_wide, sum);
-    while (n < N) {
-        int64_t after = next[n];
-
-        ld8(dy + n * dys + d, D - d, wide, v);
+    table += (int64_t)id * ts + d;
+    ld8(table, D - d, t_wide, sum);
 #pragma unroll
-        for (int e = 0; e < 8; e++)
-            sum[e] += v[e];
-        n = after;
+    for (int j = 0; j < AHEAD; j++)
+        row[j] = p + j < N && sorted[p + j] == id ? order[p + j] : -1;
+    for (int64_t q = p + AHEAD; row[0] >= 0; q += AHEAD) {
+        struct eight<T> u[AHEAD];
+        int32_t now[AHEAD];
+        float v[8];
+
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            now[j] = row[j];
+            if (WIDE)
+                u[j] = now[j] >= 0 ? fetch8(dy + now[j] * dys + d) : nothing8(dy);
+        }
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            row[j] = q + j < N && sorted[q + j] == id ? order[q + j] : -1;
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            if (now[j] >= 0) {
+                if (WIDE)
+                    open8(u[j], v);
+                else
+                    ld8(dy + now[j] * dys + d, D - d, 0, v);
+#pragma unroll
+                for (int e = 0; e < 8; e++)
+                    sum[e] += v[e];
+            }
     }
-    st8(row, D - d, t_wide, sum);
+    st8(table, D - d, t_wide, sum);
 }
 
 extern "C" enum cairn_status cairn_embed_bwd_cuda(struct cairn_stream *s, const struct cairn_embed_bwd *a, struct cairn_error *err)
@@ -165,17 +207,26 @@ extern "C" enum cairn_status cairn_embed_bwd_cuda(struct cairn_stream *s, const 
     int64_t N = -1, D = -1, V = -1;
     struct arg ids = call_arg(&c, "ids", &a->ids, T_I32, 1, &N), dy = call_arg(&c, "dy", &a->dy, STRIDED | T_ACT, 2, &N, &D),
                table = call_arg(&c, "dtable", &a->dtable, OUT | STRIDED | T_F32, 2, &V, &D);
-    int32_t *next;
+    int32_t *order;
+    int wide;
 
-    if (call_ok(&c) && N > INT32_MAX - 256)
+    if (call_ok(&c) && N > INT32_MAX - TILE)
         call_fail(&c, "%lld rows", (long long)N);
     if (!call_ok(&c) || !N || !D)
         return call_end(&c);
-    next = (int32_t *)call_scratch(&c, (size_t)N * 2 * sizeof *next);
-    LAUNCH(&c, embed_chains, (unsigned)ceil_div(N, 256), 256, 0, N, V, i32(&ids), next, next + N, c.cuda->d_fault);
-    ON_ACT(dy.type, T,
-           LAUNCH(&c, embed_sum<T>, dim3((unsigned)N, (unsigned)ceil_div(D, 1024)), 128, 0, N, D, i32(&ids), next, next + N,
-                  (const T *)dy.p, dy.s[0], arg_align(&dy) == 16, f32(&table), table.s[0], arg_align(&table) == 16));
+    order = (int32_t *)call_scratch(&c, (size_t)N * 2 * sizeof *order);
+    wide = arg_align(&dy) == 16 && D % 8 == 0;
+    LAUNCH(&c, embed_sort, (unsigned)ceil_div(N, 32), 256, 0, N, V, i32(&ids), order, order + N, c.cuda->d_fault);
+    ON_ACT(dy.type, T, {
+        const dim3 grid((unsigned)N, (unsigned)ceil_div(D, 1024));
+
+        if (wide)
+            LAUNCH(&c, (embed_sum<T, 1>), grid, 128, 0, N, D, order, order + N, (const T *)dy.p, dy.s[0], f32(&table), table.s[0],
+                   arg_align(&table) == 16);
+        else
+            LAUNCH(&c, (embed_sum<T, 0>), grid, 128, 0, N, D, order, order + N, (const T *)dy.p, dy.s[0], f32(&table), table.s[0],
+                   arg_align(&table) == 16);
+    });
     return call_end(&c);
 }
 

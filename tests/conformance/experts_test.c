@@ -197,8 +197,14 @@ static void ways(struct lab *l)
     static const struct {
         int n, e, k, d, kind;
         const char *why;
-    } cases[] = {{0, 4, 2, 8, 0, "no rows"},      {1, 3, 1, 5, 0, "one row"},       {60, 8, 2, 33, 0, "spread"},
-                 {50, 6, 1, 16, 1, "all to one"}, {40, 16, 4, 64, 2, "many empty"}, {700, 70, 5, 8, 0, "choices beyond one block"}};
+    } cases[] = {{0, 4, 2, 8, 0, "no rows"},
+                 {1, 3, 1, 5, 0, "one row"},
+                 {60, 8, 2, 33, 0, "spread"},
+                 {50, 6, 1, 16, 1, "all to one"},
+                 {40, 16, 4, 64, 2, "many empty"},
+                 {700, 70, 5, 8, 0, "choices beyond one block"},
+                 {9000, 33, 8, 8, 0, "choices of very many runs"},
+                 {300, 1024, 8, 8, 0, "as many experts as there may be"}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int N = cases[i].n, E = cases[i].e, K = cases[i].k, D = cases[i].d;
