@@ -56,6 +56,11 @@ node_kill() {
 admin() {
     sinfo -h -N -p low -t drain,down -o %N | sort -u | while read -r n; do scontrol update NodeName="$n" State=RESUME || true; done 2>/dev/null
 }
+# Only a user goes on from here: nothing is queued, or Slurm holds a job because it could not be launched while it was taken down.
+stuck() {
+    local queue
+    queue=$(squeue -h -o %r) && { [ -z "$queue" ] || grep -q "launch failed requeued held" <<<"$queue"; }
+}
 strike() { # DIR WHAT
     case $2 in
     preempt) preempt ;;
@@ -132,7 +137,7 @@ links_done() { "$cairn" status "$1" --json | grep -o '"state":"done"' | wc -l; }
                 if [ "$(links_left "$dir")" = 0 ]; then # the strikes are not through: it gets further steps
                     steps=$((steps + 2))
                     "$cairn" submit "$dir" run.steps=$steps >/dev/null
-                elif queue=$(squeue -h) && [ -z "$queue" ]; then
+                elif stuck; then
                     submits=$((submits + 1))
                     explain "$dir" | tail -15 | sed 's/^/# /' >&3
                     "$cairn" submit "$dir" >/dev/null
@@ -149,14 +154,17 @@ links_done() { "$cairn" status "$1" --json | grep -o '"state":"done"' | wc -l; }
         echo "# $(($(date +%s) - t0)) s, $done of $links links: ${strikes[k]}, at work: $(squeue -h -j "${at:-0}" -o %j 2>/dev/null | sed 's/^[^.]*\.//')" >&3
         strike "$dir" "${strikes[k]}"
     done
-    for _ in 1 2 3; do
-        admin
-        until_queue_empty "$dir" 600 || true
+    for _ in $(seq 600); do
         [ "$(links_left "$dir")" = 0 ] && break
-        explain "$dir" | tail -30
-        submits=$((submits + 1))
-        "$cairn" submit "$dir" >/dev/null
+        admin
+        if stuck; then
+            explain "$dir" | tail -30
+            submits=$((submits + 1))
+            "$cairn" submit "$dir" >/dev/null
+        fi
+        sleep 1
     done
+    until_queue_empty "$dir" 120
     wall=$(($(date +%s) - t0))
     [ "$(links_left "$dir")" = 0 ] || { explain "$dir"; false; }
     if [ $steps -gt 8 ]; then # the same ones in peace
