@@ -117,10 +117,10 @@ setup() {
 @test "a build knows its version after another commit, too, and is not made anew without one" {
     b=$BATS_TEST_TMPDIR/b
     for v in one two; do
-        is 0 make --no-print-directory -C "$root" "B=$b" VERSION=$v "$b/obj/runtime/base/build.o"
+        is 0 env -u MAKEFLAGS -u MFLAGS make -C "$root" "B=$b" VERSION=$v "$b/obj/runtime/base/build.o"
         says "build.c"
         grep -q "$v" "$b/obj/runtime/base/build.o"
-        is 0 make --no-print-directory -C "$root" "B=$b" VERSION=$v "$b/obj/runtime/base/build.o"
+        is 0 env -u MAKEFLAGS -u MFLAGS make -C "$root" "B=$b" VERSION=$v "$b/obj/runtime/base/build.o"
         case $output in *build.c*) false ;; esac
     done
 }
