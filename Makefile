@@ -240,7 +240,7 @@ $(B)/lib/cairn-emu.so: $(EMU_OBJ) $(B)/lib/libcairn_base.a
 	$(CXX) -shared $^ -Wl,--exclude-libs,ALL -o $@ $(SYS_base)
 
 # What is measured on a GPU by itself: tests/gpu/bench_NAME.c. bench_model runs a whole model.
-GPU_BENCHES := $(patsubst tests/gpu/%.c,$(B)/tests/%,$(filter-out tests/gpu/bench_model.c,$(wildcard tests/gpu/bench_*.c)))
+GPU_BENCHES := $(patsubst tests/gpu/%.c,$(B)/tests/%,$(filter-out tests/gpu/bench_model.c tests/gpu/bench_products.c,$(wildcard tests/gpu/bench_*.c)))
 $(B)/tests/bench_model: $(B)/obj/tests/gpu/bench_model.o $(call lib,$(LINK_all))
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $< $(call lib,$(LINK_all)) -o $@ $(call sys,$(LINK_all))
@@ -249,9 +249,9 @@ $(GPU_BENCHES): $(B)/tests/%: $(B)/obj/tests/gpu/%.o $(call lib,$(LINK_kernels))
 	$(CC) $(LDFLAGS) $< $(call lib,$(LINK_kernels)) -o $@ $(call sys,$(LINK_kernels))
 
 # The products below the op table: bits and speed of each kernel. Links the back-end's objects.
-$(B)/tests/products: tests/gpu/products.c $(CUDA_OBJ) $(B)/lib/libcairn_base.a
+$(B)/tests/products $(B)/tests/bench_products: $(B)/tests/%: tests/gpu/%.c $(CUDA_OBJ) $(B)/lib/libcairn_base.a
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -MF $(B)/obj/products.d -isystem $(CUDA_HOME)/include $^ $(LDFLAGS) -o $@ -L$(CUDA_LIB) -lcudart_static \
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MF $(B)/obj/$*.d -isystem $(CUDA_HOME)/include $^ $(LDFLAGS) -o $@ -L$(CUDA_LIB) -lcudart_static \
 		-lstdc++ $(SYS_base) -lrt
 
 # Programs that tests/slurm starts under srun.

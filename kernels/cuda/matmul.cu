@@ -1,12 +1,6 @@
 /* matmul.cu - matmul and matmul_grouped: checks, and one struct product each (product.h).
- *
- * Weight gradients (TN) of bf16 operands whose y has few tiles are summed in parts of rows, added by a binary tree; how many
- * depends on the shape alone.
  */
 #include "product.h"
-
-#define PART_TILES 128 /* tiles of 128 x 128 that a launch should have */
-#define PART_LEAST 512 /* rows of a part */
 
 static int segments_ok(struct call *c, int segments, int64_t k)
 {
@@ -24,23 +18,10 @@ static int form_ok(struct call *c, enum cairn_form form)
     return call_ok(c);
 }
 
-/* Parts of a sum over rows. */
-static int row_parts(const struct product *p)
-{
-    int64_t tiles = ceil_div(p->m, 128) * ceil_div(p->n, 128) * p->batch;
-    int parts = 1;
-
-    while (tiles * parts * 2 <= PART_TILES && p->k / (parts * 2) >= PART_LEAST)
-        parts *= 2;
-    return parts;
-}
-
 static void run(struct call *c, const struct product *p, int segments)
 {
-    int parts = segments;
+    int parts = segments == 1 ? product_parts(p) : segments;
 
-    if (parts == 1 && p->form == CAIRN_TN && !p->offsets && p->a_bf16 && p->b_bf16)
-        parts = row_parts(p);
     product_run(c, p, parts, parts > 1 ? call_scratch(c, product_scratch(p, parts)) : NULL);
 }
 

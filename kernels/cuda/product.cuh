@@ -68,6 +68,18 @@ __device__ static inline int group_of_tile(const struct product &p, int height, 
     return -1;
 }
 
+/* Dynamic shared memory of a kernel, asked for once a device: *allowed has a bit for each of the first 64. */
+static inline void product_allow(struct call *c, uint64_t *allowed, const void *kernel, int bytes)
+{
+    uint64_t bit = c->cuda->ordinal < 64 ? (uint64_t)1 << c->cuda->ordinal : 0;
+
+    if (__atomic_load_n(allowed, __ATOMIC_RELAXED) & bit)
+        return;
+    call_cuda(c, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory of a product");
+    if (call_ok(c))
+        __atomic_fetch_or(allowed, bit, __ATOMIC_RELAXED);
+}
+
 /* Tiles of rows that a launch must provide: of ragged groups no more than these are used. */
 static inline int64_t row_tiles(const struct product *p, int height)
 {
@@ -151,6 +163,86 @@ __device__ static inline void put2(const struct product &p, int64_t i, float s0,
         float2 *y = (float2 *)((float *)p.y + i), was = p.accumulate ? *y : make_float2(0.0f, 0.0f);
 
         *y = make_float2(finish(p, s0, was.x), finish(p, s1, was.y));
+    }
+}
+
+/* Words i = 0 .. 3 of the four lanes of a row, transposed: lane q gets word q of lane 0, 1, 2, 3. All lanes of the warp. */
+__device__ static inline void transpose4(uint32_t *w)
+{
+    int odd = threadIdx.x & 1, high = threadIdx.x & 2;
+
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+        uint32_t x = __shfl_xor_sync(0xffffffffu, odd ? w[i] : w[i + 1], 1);
+
+        w[i] = odd ? x : w[i], w[i + 1] = odd ? w[i + 1] : x;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint32_t x = __shfl_xor_sync(0xffffffffu, high ? w[i] : w[i + 2], 2);
+
+        w[i] = high ? x : w[i], w[i + 2] = high ? w[i + 2] : x;
+    }
+}
+
+/* A row's part of a fragment of mma or wgmma: N times 8 columns from element `to` of y, of which `left` exist; the lane has columns
+ * 8 j + 2 (lane % 4) and the next in d[4 j], d[4 j + 1]. live: 0 where the lane has no row. All lanes of the warp call it, with the
+ * same `left`. Reads of y that is added to are under way together, RUN at a time. */
+template <int N> __device__ static inline void put_row(const struct product &p, int64_t to, int live, int64_t left, const float *d)
+{
+    constexpr int RUN = N % 16 == 0 ? 16 : N % 8 == 0 ? 8 : N;
+    const int q = threadIdx.x % 4;
+
+#pragma unroll
+    for (int j0 = 0; j0 < N; j0 += RUN) {
+        if (left < (j0 + RUN) * 8 || !p.pairs) {
+#pragma unroll
+            for (int j = j0; j < j0 + RUN; j++) {
+                int col = j * 8 + q * 2;
+
+                if (live && p.pairs && col + 1 < left) {
+                    put2(p, to + col, d[j * 4], d[j * 4 + 1]);
+                } else if (live && col < left) {
+                    put(p, to + col, d[j * 4]);
+                    if (col + 1 < left)
+                        put(p, to + col + 1, d[j * 4 + 1]);
+                }
+            }
+        } else if (p.y_bf16) {
+            bf16 *y = (bf16 *)p.y + to + j0 * 8;
+            uint32_t w[RUN];
+
+#pragma unroll
+            for (int j = 0; j < RUN; j++)
+                w[j] = p.accumulate && live ? *(const uint32_t *)(y + j * 8 + q * 2) : 0;
+#pragma unroll
+            for (int j = 0; j < RUN; j++)
+                w[j] = bf16_pair(finish(p, d[(j0 + j) * 4], __uint_as_float(w[j] << 16)),
+                                 finish(p, d[(j0 + j) * 4 + 1], __uint_as_float(w[j] & 0xffff0000u)));
+            if (RUN % 4 == 0 && p.quads) {
+#pragma unroll
+                for (int j = 0; j + 3 < RUN; j += 4) {
+                    transpose4(w + j);
+                    if (live)
+                        *(uint4 *)(y + (j + q) * 8) = make_uint4(w[j], w[j + 1], w[j + 2], w[j + 3]);
+                }
+            } else if (live) {
+#pragma unroll
+                for (int j = 0; j < RUN; j++)
+                    *(uint32_t *)(y + j * 8 + q * 2) = w[j];
+            }
+        } else if (live) {
+            float *y = (float *)p.y + to + j0 * 8 + q * 2;
+            float2 was[RUN];
+
+#pragma unroll
+            for (int j = 0; j < RUN; j++)
+                was[j] = p.accumulate ? *(const float2 *)(y + j * 8) : make_float2(0.0f, 0.0f);
+#pragma unroll
+            for (int j = 0; j < RUN; j++)
+                *(float2 *)(y + j * 8) =
+                    make_float2(finish(p, d[(j0 + j) * 4], was[j].x), finish(p, d[(j0 + j) * 4 + 1], was[j].y));
+        }
     }
 }
 

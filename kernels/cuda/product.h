@@ -10,8 +10,8 @@
  * Bits. An element of y is one chain over l ascending, whatever m, n, the tile, the kernel or the grouping:
  *     f32 operands (one is enough): one fmaf a term.
  *     bf16 x bf16: tensor cores, 16 terms a step, fp32 accumulator. The instructions of a card that are used for this (mma.sync,
- *     wgmma, those inside of cuBLASLt) give the same bits; product_proof (product_choose.c) shows it on the card before it relies
- * on it. then times alpha (unless 1), then added to y (accumulate), each rounded to fp32; stored as y's type. `parts` > 1: k is cut
+ *     wgmma, those inside of cuBLASLt) give the same bits; product_proof (product_proof.c) shows it on the card before it relies
+ * on it. Then times alpha (unless 1), then added to y (accumulate), each rounded to fp32; stored as y's type. `parts` > 1: k is cut
  * into equal parts, each is such a chain, and they are added by a fixed binary tree.
  */
 #ifndef CAIRN_KERNELS_CUDA_PRODUCT_H
@@ -48,6 +48,9 @@ struct product {
     int quads;      /* 1: 16 bytes of y may */
 };
 
+/* Parts in which a sum over rows runs (TN of bf16 operands whose y has few tiles): a power of two that depends on the shape alone.
+ */
+int product_parts(const struct product *p);
 /* Runs p on the call's stream. parts: 1, or a power of two that divides k. Scratch: with parts > 1 parts * batch * m * n floats
  * from `scratch` (product_scratch bytes), else none. */
 void product_run(struct call *c, const struct product *p, int parts, void *scratch);
@@ -55,13 +58,15 @@ size_t product_scratch(const struct product *p, int parts);
 
 /* One kernel family each; p as product_run hands it down. */
 void product_fma(struct call *c, const struct product *p);
-/* tile: 0 .. PRODUCT_MMA_TILES - 1, small to large: 16x16, 32x32, 64x64, 128x128. */
-#define PRODUCT_MMA_TILES 4
+/* tile: 0 .. PRODUCT_MMA_TILES - 1, small to large: 16x16, 16x64, 32x32, 64x64, 128x128. */
+#define PRODUCT_MMA_TILES 5
 void product_mma(struct call *c, const struct product *p, int tile);
-/* sm_90a, operands aligned to 16 bytes; 0 when it cannot do this product (the caller takes another). width: columns of a tile, 64,
- * 128 or 256. */
+/* sm_90a, operands aligned to 16 bytes; 0 when it cannot do this product (the caller takes another). tile: 0 ..
+ * PRODUCT_WGMMA_TILES - 1, 128 rows times 64, 128 a, 128 b, 192 a, 192 b, 256 a, 256 b columns. a: two neighbours in columns, b:
+ * two in rows are a cluster that shares what both need; TN has b for a. */
+#define PRODUCT_WGMMA_TILES 7
 int product_wgmma_can(const struct call *c, const struct product *p);
-void product_wgmma(struct call *c, const struct product *p, int width);
+void product_wgmma(struct call *c, const struct product *p, int tile);
 
 /* y (+)= alpha * tree of the parts; part i of element (z, r, j) is at parts[((i * batch + z) * m + r) * n + j]. */
 void product_tree(struct call *c, const struct product *p, const float *parts);

@@ -1,10 +1,10 @@
 /* product_choose.c - which kernel does a product: proof that they give the same bits, then the fastest.
  *
  * The definition of a bf16 product's bits is product_mma. wgmma is used when, on this card, it gave the same bits for products with
- * wide exponents and much cancellation, in every form and width (product_proof). For large dense products of a shape (form, types,
- * n, k, batch, rows up to a power of two) all candidates - own kernels, and cuBLASLt's without a split of k - run on random data
- * once; who gives other bits than the definition is out, the fastest of the others stays. Since the bits are the same, the clock
- * decides about time only. While a stream is captured into a graph, or without memory to try, the choice is product_default's.
+ * wide exponents and much cancellation, in every form and tile (product_proof.c). Of each shape (form, types, n, k, batch, rows up
+ * to a power of two) all candidates - own kernels, and for dense products cuBLASLt's without a split of k - run once; who gives
+ * other bits than the definition is out, the fastest of the others stays. Since the bits are the same, the clock decides about time
+ * only. While a stream is captured into a graph, or without memory to try, by_default chooses.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,13 +12,16 @@
 
 #include "product_choose.h"
 
-#define KEYS 2048 /* a power of two */
+#define KEYS       2048               /* a power of two */
+#define PART_TILES 128                /* tiles of 128 x 128 that a launch should have */
+#define PART_LEAST 512                /* rows of a part */
+#define FLUSH      ((size_t)96 << 20) /* bytes, more than any cache */
 
 enum kind { KIND_FMA, KIND_MMA, KIND_WGMMA, KIND_LT };
 
 struct choice {
     enum kind kind;
-    int which; /* tile of mma, width of wgmma */
+    int which; /* tile of mma or wgmma */
     struct product_lt_plan lt;
 };
 
@@ -83,172 +86,96 @@ static void launch(struct call *c, const struct chooser *h, const struct product
         product_lt_run(c, h->lt, p, &o->lt);
 }
 
-/* ---- proof ----------------------------------------------------------------------------------------------------------------- */
-
-/* A call of its own on the same stream: what fails in it fails nothing else. */
-static struct call trial(const struct call *c)
-{
-    return (struct call){.op = c->op, .cuda = c->cuda, .str = c->str, .stream = c->stream, .err = NULL, .st = CAIRN_OK, .act = -1};
-}
-
-/* Elements of y that differ in bits, -1 if that could not be found out. */
-static int64_t differences(struct call *c, const void *x, const void *y, size_t bytes, int64_t *d_count)
-{
-    int64_t count = -1;
-
-    probe_differences(c, x, y, bytes, d_count);
-    call_cuda(c, cudaMemcpyAsync(&count, d_count, sizeof count, cudaMemcpyDeviceToHost, c->stream), "reading a count");
-    call_cuda(c, cudaStreamSynchronize(c->stream), "waiting for a trial");
-    return call_ok(c) ? count : -1;
-}
-
-/* Fetches both results, N columns a row, and fills in d unless it is filled already. */
-static void compare(struct call *c, float *const y[2], size_t n, int N, int spread, struct product_difference *d)
-{
-    float *h = malloc(n * 2 * sizeof *h);
-
-    if (!h)
-        return;
-    call_cuda(c, cudaMemcpyAsync(h, y[0], n * 2 * sizeof *h, cudaMemcpyDeviceToHost, c->stream), "fetching a proof");
-    call_cuda(c, cudaStreamSynchronize(c->stream), "waiting for a proof");
-    for (size_t i = 0; call_ok(c) && i < n; i++) {
-        double a = h[i], b = h[n + i], off = b > a ? b - a : a - b;
-
-        d->of++;
-        d->scale = a > d->scale ? a : d->scale;
-        if (!memcmp(&h[i], &h[n + i], sizeof *h))
-            continue;
-        if (d->spread < 0) {
-            d->spread = spread, d->row = (int)(i / (size_t)N), d->col = (int)(i % (size_t)N);
-            d->got = b, d->want = a;
-        }
-        d->most = off > d->most ? off : d->most;
-    }
-    free(h);
-}
-
-int64_t product_proof(struct call *of, int form, int width, int grouped, struct product_difference *tell)
-{
-    enum { M = 328, N = 328, K = 968, GROUPS = 4 };
-    static const int32_t cut_m[GROUPS + 1] = {0, 72, 72, 200, M}, cut_k[GROUPS + 1] = {0, 200, 200, 229, K};
-    struct call c = trial(of);
-    struct product p = {.m = M,
-                        .n = N,
-                        .k = K,
-                        .form = form,
-                        .batch = 1,
-                        .a_bf16 = 1,
-                        .b_bf16 = 1,
-                        .alpha = 1,
-                        .parts = 1,
-                        .wide = 1,
-                        .pairs = 1,
-                        .fault = c.cuda->d_fault,
-                        .op = OP_matmul};
-    size_t side = (size_t)1 << 20, of_y = (size_t)M * N * (grouped && form == CAIRN_TN ? GROUPS : 1); /* elements */
-    size_t of_b = side * (grouped && form != CAIRN_TN ? GROUPS : 1);
-    unsigned char *room = NULL;
-    float *y[2];
-    int64_t *count, wrong = -1;
-    int32_t *offsets;
-
-    if (tell)
-        *tell = (struct product_difference){.spread = -1};
-    call_cuda(&c, cudaMalloc((void **)&room, (side + of_b) * 2 + of_y * 8 + 256), "room for a proof");
-    if (!call_ok(&c))
-        return -1;
-    y[0] = (float *)(room + (side + of_b) * 2), y[1] = y[0] + of_y;
-    count = (int64_t *)(y[1] + of_y);
-    offsets = (int32_t *)(count + 1);
-    p.a = room, p.b = room + side * 2;
-    p.as = form == CAIRN_TN ? M : K, p.bs = form == CAIRN_NT ? K : N, p.ys = N;
-    p.part_k = K;
-    if (grouped) {
-        call_cuda(&c, cudaMemcpyAsync(offsets, form == CAIRN_TN ? cut_k : cut_m, sizeof cut_m, cudaMemcpyHostToDevice, c.stream),
-                  "offsets");
-        p.offsets = offsets;
-        p.batch = GROUPS;
-        p.bb = (int64_t)side, p.yb = (int64_t)M * N;
-    }
-    wrong = 0;
-    for (uint32_t spread = 0; spread < 3 && wrong >= 0; spread++) {
-        int64_t d;
-
-        probe_fill(&c, (void *)p.a, (int64_t)side, 1 + spread, spread);
-        probe_fill(&c, (void *)p.b, (int64_t)of_b, 7 + spread, spread == 2 ? 3 : spread);
-        call_cuda(&c, cudaMemsetAsync(y[0], 0xff, of_y * 8, c.stream), "poisoning");
-        p.y = y[0];
-        product_mma(&c, &p, 3);
-        p.y = y[1];
-        if (width)
-            product_wgmma(&c, &p, width);
-        else
-            product_mma(&c, &p, 0);
-        d = differences(&c, y[0], y[1], of_y * 4, count);
-        wrong = d < 0 ? -1 : wrong + d;
-        if (tell && d)
-            compare(&c, y, of_y, N, (int)spread, tell);
-    }
-    cudaFree(room);
-    return wrong;
-}
-
 static void prove(struct call *c, struct chooser *h)
 {
-    static const int widths[] = {64, 128, 256};
-
     h->wgmma = 1;
     for (int form = CAIRN_NT; form <= CAIRN_TN && h->wgmma; form++)
-        for (int i = 0; i < 3 && h->wgmma; i++)
+        for (int tile = 0; tile < PRODUCT_WGMMA_TILES && h->wgmma; tile++)
             for (int grouped = 0; grouped < 2 && h->wgmma; grouped++)
-                h->wgmma = product_proof(c, form, widths[i], grouped, NULL) == 0;
+                h->wgmma = product_proof(c, form, tile, grouped, NULL) == 0;
 }
 
-/* ---- the choice ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- the choice ------------------------------------------------------------------------------------------------------------ */
+
+/* Rows that a tile may have: of one product or group. */
+static int64_t rows_of(const struct product *p)
+{
+    return p->offsets && p->form != CAIRN_TN ? ceil_div(p->m, p->batch) : p->m;
+}
+
+/* The wgmma tile for which a simple model of time is least: rounds over the multiprocessors times what a round takes. */
+static int wgmma_by_default(const struct call *c, const struct product *p)
+{
+    static const struct {
+        int high, wide, blocks;
+        float cost; /* of a round, relative: terms are multiplied faster in wide tiles, and with what is shared */
+    } tile[PRODUCT_WGMMA_TILES] = {{128, 64, 1, 2.0f},  {128, 256, 2, 2.5f}, {256, 128, 2, 2.5f}, {128, 384, 2, 3.4f},
+                                   {256, 192, 2, 3.4f}, {128, 512, 2, 4.4f}, {256, 256, 2, 4.4f}};
+    int64_t rows = rows_of(p), z = (int64_t)p->batch * p->parts;
+    float least = -1;
+    int best = 0;
+
+    for (int i = 0; i < PRODUCT_WGMMA_TILES; i++) {
+        if (p->form == CAIRN_TN && i % 2) /* the next again */
+            continue;
+        /* groups end anywhere: on average half a tile of theirs is empty */
+        float tiles = p->offsets && p->form != CAIRN_TN ? (float)z * ((float)rows / (float)tile[i].high + 0.5f)
+                                                        : (float)(z * ceil_div(rows, tile[i].high));
+        int64_t all = (int64_t)(tiles * (float)ceil_div(p->n, tile[i].wide)), at_once = c->cuda->sms / tile[i].blocks;
+        float cost = (float)(ceil_div(all, at_once > 0 ? at_once : 1)) * tile[i].cost;
+
+        if (least < 0 || cost <= least)
+            least = cost, best = i;
+    }
+    return best;
+}
 
 /* By arithmetic: tiles that fill the card, and no larger than the product. */
 static struct choice by_default(const struct call *c, const struct chooser *h, const struct product *p)
 {
-    static const int side[PRODUCT_MMA_TILES] = {16, 32, 64, 128};
-    int64_t rows = p->offsets && p->form != CAIRN_TN ? ceil_div(p->m, p->batch) : p->m, z = (int64_t)p->batch * p->parts, tiles;
-    int64_t least = rows < p->n ? rows : p->n;
+    static const int high[PRODUCT_MMA_TILES] = {16, 16, 32, 64, 128}, wide[PRODUCT_MMA_TILES] = {16, 64, 32, 64, 128};
+    int64_t rows = rows_of(p), z = (int64_t)p->batch * p->parts;
     int tile = PRODUCT_MMA_TILES - 1;
 
     if (!p->a_bf16 || !p->b_bf16)
         return (struct choice){.kind = KIND_FMA};
-    if (h->wgmma == 1 && rows > 64 && product_wgmma_can(c, p)) {
-        int width = p->n <= 64 ? 64 : p->n <= 128 ? 128 : 256;
-
-        for (; width > 64; width /= 2) {
-            tiles = ceil_div(rows, 128) * ceil_div(p->n, width) * z;
-            if (tiles >= c->cuda->sms * 3 / 4)
-                break;
-        }
-        return (struct choice){.kind = KIND_WGMMA, .which = width};
-    }
+    if (h->wgmma == 1 && rows > 64 && product_wgmma_can(c, p))
+        return (struct choice){.kind = KIND_WGMMA, .which = wgmma_by_default(c, p)};
     for (; tile > 0; tile--) {
-        tiles = ceil_div(rows, side[tile]) * ceil_div(p->n, side[tile]) * z;
-        if (side[tile] <= 2 * least - 2 && tiles >= c->cuda->sms)
+        int64_t tiles = ceil_div(rows, high[tile]) * ceil_div(p->n, wide[tile]) * z;
+
+        if (high[tile] <= 2 * rows - 2 && wide[tile] <= 2 * p->n - 2 && tiles >= c->cuda->sms)
             break;
-        if (rows > side[tile] / 2 && side[tile] <= 32)
+        if (tile == 1 && rows <= 16 && p->n >= 64 && tiles >= c->cuda->sms / 2)
+            break;
+        if (tile == 2 && rows > 16)
             break;
     }
     return (struct choice){.kind = KIND_MMA, .which = tile};
 }
 
+/* Up to a power of two. */
+static int64_t bucket(int64_t n)
+{
+    int64_t top = 16;
+
+    while (top < n)
+        top *= 2;
+    return top;
+}
+
+/* What is a number of rows counts as its bucket. */
 static struct key key_of(const struct product *p)
 {
-    struct key k = {.n = p->n,
-                    .k = p->k,
-                    .form = p->form,
-                    .types = p->y_bf16 | p->pairs << 1 | p->quads << 2,
-                    .batch = p->batch,
-                    .end = p->accumulate | (p->alpha != 1) << 1};
+    int tn = p->form == CAIRN_TN;
 
-    for (k.m = 16; k.m < p->m;)
-        k.m *= 2;
-    return k;
+    return (struct key){.n = p->n,
+                        .k = tn ? bucket(p->k) : p->k,
+                        .m = tn ? p->m : bucket(p->m),
+                        .form = p->form,
+                        .types = p->y_bf16 | p->pairs << 1 | p->quads << 2,
+                        .batch = p->batch,
+                        .end = p->accumulate | (p->alpha != 1) << 1 | (p->offsets != NULL) << 2};
 }
 
 static int slot_of(struct chooser *h, const struct key *k)
@@ -264,80 +191,104 @@ static int slot_of(struct chooser *h, const struct key *k)
     return i;
 }
 
-/* Milliseconds of one run, the least of a few; negative if it failed. */
-static float stopwatch(struct call *c, const struct chooser *h, const struct product *p, const struct choice *o, cudaEvent_t ev[2])
+/* Milliseconds of one run that finds nothing in the caches, the least of three; negative if it failed. */
+static float stopwatch(struct call *c, const struct chooser *h, const struct product *p, const struct choice *o, void *flush,
+                       cudaEvent_t ev[2])
 {
     float best = -1, ms;
 
-    for (int i = 0; i < 4 && call_ok(c); i++) {
+    for (int i = 0; i < 3 && call_ok(c); i++) {
+        call_cuda(c, cudaMemsetAsync(flush, i, FLUSH, c->stream), "cudaMemset"); /* and the host gets ahead */
         call_cuda(c, cudaEventRecord(ev[0], c->stream), "cudaEventRecord");
         launch(c, h, p, o);
         call_cuda(c, cudaEventRecord(ev[1], c->stream), "cudaEventRecord");
         call_cuda(c, cudaEventSynchronize(ev[1]), "waiting for a trial");
-        if (call_ok(c) && cudaEventElapsedTime(&ms, ev[0], ev[1]) == cudaSuccess && i && (best < 0 || ms < best))
+        if (call_ok(c) && cudaEventElapsedTime(&ms, ev[0], ev[1]) == cudaSuccess && (best < 0 || ms < best))
             best = ms;
     }
     return call_ok(c) ? best : -1;
 }
 
-/* Tries all candidates on random operands of the shape; what cannot be tried leaves the default. */
-static struct choice by_trial(const struct call *of, struct chooser *h, const struct product *p, int64_t rows, struct choice best)
+/* Kernels worth a trial for q. */
+static int candidates(const struct call *c, const struct chooser *h, const struct product *q, struct choice *o)
 {
-    enum { CANDIDATES = 16, PLANS = 4 };
+    int64_t rows = rows_of(q), least = rows < q->n ? rows : q->n;
+    int n = 0;
+
+    for (int i = 0; i < PRODUCT_MMA_TILES; i++)
+        if (i == PRODUCT_MMA_TILES - 1 || (i > 1 && least <= 256) || rows <= 32)
+            o[n++] = (struct choice){.kind = KIND_MMA, .which = i};
+    for (int i = 0; i < PRODUCT_WGMMA_TILES && h->wgmma == 1 && product_wgmma_can(c, q) && rows > 32; i++)
+        if (q->form != CAIRN_TN || i % 2 == 0)
+            o[n++] = (struct choice){.kind = KIND_WGMMA, .which = i};
+    return n;
+}
+
+/* Tries all candidates; what cannot be tried leaves the default. A dense product is tried on random operands of `rows` rows, one
+ * with groups on the caller's own, with its own y. */
+static struct choice by_trial(const struct call *of, struct chooser *h, const struct product *p, struct choice best)
+{
+    enum { PLANS = 4, CANDIDATES = 1 + PRODUCT_MMA_TILES + PRODUCT_WGMMA_TILES + PLANS };
     const int tn = p->form == CAIRN_TN;
-    struct call c = trial(of);
+    struct call c = product_trial(of);
     struct product q = *p;
-    struct choice o[CANDIDATES];
+    struct choice o[CANDIDATES] = {best};
     struct product_lt_plan plan[PLANS];
-    size_t a, b, y, size = p->y_bf16 ? 2 : 4;
+    size_t a = 0, b = 0, y, size = p->y_bf16 ? 2 : 4;
     unsigned char *room = NULL;
     cudaEvent_t ev[2] = {NULL, NULL};
     float least = -1, ms;
-    int n = 0, plans;
+    int n = 1, plans = 0;
 
     /* dense operands with the same alignment; a few hundred megabytes are enough to tell who is faster */
-    q.m = tn ? p->m : rows;
-    while (!tn && q.m > 256 && (q.m * q.k * 2 + q.m * q.n * 8) * q.batch > (int64_t)1 << 29)
-        q.m /= 2;
-    q.as = round_up(tn ? q.m : q.k, 8), q.bs = round_up(p->form == CAIRN_NT ? q.k : q.n, 8), q.ys = round_up(q.n, 8);
-    q.ab = (tn ? q.k : q.m) * q.as, q.bb = (p->form == CAIRN_NT ? q.n : q.k) * q.bs, q.yb = q.m * q.ys;
-    a = (size_t)(q.ab * q.batch) * 2, b = (size_t)(q.bb * q.batch) * 2, y = (size_t)round_up(q.yb * q.batch * (int64_t)size, 16);
+    q.ys = round_up(q.n, 8);
+    if (p->offsets) {
+        q.yb = tn ? q.m * q.ys : 0;
+        y = (size_t)round_up(q.m * q.ys * (tn ? q.batch : 1) * (int64_t)size, 16);
+    } else {
+        q.m = tn ? p->m : bucket(p->m);
+        while (!tn && q.m > 256 && (q.m * q.k * 2 + q.m * q.n * 8) * q.batch > (int64_t)1 << 29)
+            q.m /= 2;
+        q.as = round_up(tn ? q.m : q.k, 8), q.bs = round_up(p->form == CAIRN_NT ? q.k : q.n, 8);
+        q.ab = (tn ? q.k : q.m) * q.as, q.bb = (p->form == CAIRN_NT ? q.n : q.k) * q.bs, q.yb = q.m * q.ys;
+        a = (size_t)(q.ab * q.batch) * 2, b = (size_t)(q.bb * q.batch) * 2;
+        y = (size_t)round_up(q.yb * q.batch * (int64_t)size, 16);
+    }
     if (a + b + 2 * y > (size_t)2 << 30)
         return best;
-    call_cuda(&c, cudaMalloc((void **)&room, a + b + 2 * y + 16), "room for a trial");
+    call_cuda(&c, cudaMalloc((void **)&room, a + b + 2 * y + 16 + FLUSH), "room for a trial");
     for (int i = 0; i < 2; i++)
         call_cuda(&c, cudaEventCreate(&ev[i]), "cudaEventCreate");
     if (!call_ok(&c))
         goto out;
-    q.a = room, q.b = room + a;
-    probe_fill(&c, room, (int64_t)(a / 2), 1, 1);
-    probe_fill(&c, room + a, (int64_t)(b / 2), 2, 1);
+    if (!p->offsets) {
+        q.a = room, q.b = room + a;
+        probe_fill(&c, room, (int64_t)(a / 2), 1, 1);
+        probe_fill(&c, room + a, (int64_t)(b / 2), 2, 1);
+    }
     probe_fill(&c, room + a + b, (int64_t)(y / 2), 3, 0);
-    call_cuda(&c, cudaMemcpyAsync(room + a + b + y, room + a + b, y, cudaMemcpyDeviceToDevice, c.stream), "copying");
     q.y = room + a + b;
     product_mma(&c, &q, PRODUCT_MMA_TILES - 1); /* the definition; one run, for accumulate */
     q.y = room + a + b + y;
 
-    o[n++] = best;
-    for (int i = 0; i < PRODUCT_MMA_TILES; i++)
-        if (q.m <= 256 ? i > 0 || q.m <= 32 : i == 3)
-            o[n++] = (struct choice){.kind = KIND_MMA, .which = i};
-    for (int w = 64; w <= 256 && h->wgmma == 1 && product_wgmma_can(&c, &q) && q.m > 32; w *= 2)
-        o[n++] = (struct choice){.kind = KIND_WGMMA, .which = w};
-    plans = p->quads ? product_lt_plans(h->lt, &q, 0, plan, PLANS) : 0;
+    n += candidates(&c, h, &q, o + n);
+    if (p->quads && !p->offsets)
+        plans = product_lt_plans(h->lt, &q, 0, plan, PLANS);
     for (int i = 0; i < plans; i++)
         o[n++] = (struct choice){.kind = KIND_LT, .lt = plan[i]};
     for (int i = 0; i < n; i++) {
-        struct call t = trial(of);
+        struct call t = product_trial(of);
         int64_t *count = (int64_t *)(room + a + b + 2 * y);
 
-        probe_fill(&t, q.y, (int64_t)(y / 2), 3, 0);
+        if (i > 0 && o[i].kind == o[0].kind && o[i].which == o[0].which && o[i].kind != KIND_LT)
+            continue;
+        probe_fill(&t, (void *)q.y, (int64_t)(y / 2), 3, 0);
         launch(&t, h, &q, &o[i]);
-        if (differences(&t, room + a + b, q.y, y, count) != 0) {
+        if (product_differences(&t, room + a + b, q.y, y, count) != 0) {
             h->refused += call_ok(&t);
             continue;
         }
-        ms = stopwatch(&t, h, &q, &o[i], ev);
+        ms = stopwatch(&t, h, &q, &o[i], room + a + b + 2 * y + 16, ev);
         if (ms >= 0 && (least < 0 || ms < least))
             least = ms, best = o[i];
     }
@@ -348,6 +299,16 @@ out:
             cudaEventDestroy(ev[i]);
     cudaGetLastError();
     return best;
+}
+
+/* Is the choice worth a trial? */
+static int worth(const struct product *p)
+{
+    if (p->parts != 1 || !p->wide || p->k <= 0)
+        return 0;
+    if (p->form == CAIRN_TN)
+        return (double)p->m * (double)p->n * (double)p->k * (p->offsets ? 1 : p->batch) >= 1 << 27;
+    return (double)p->n * (double)p->k * p->batch >= 1 << 16;
 }
 
 static void choose_and_launch(struct call *c, const struct product *p)
@@ -367,14 +328,13 @@ static void choose_and_launch(struct call *c, const struct product *p)
             h->wgmma = 0;
     }
     o = by_default(c, h, p);
-    if (bf16 && !p->offsets && p->parts == 1 && p->wide && p->k > 0 && (double)p->n * p->k >= 1 << 19 &&
-        (p->form != CAIRN_TN || (double)p->m * p->n * p->k >= 1 << 27)) {
+    if (bf16 && (h->lt || h->wgmma == 1) && worth(p)) { /* mma alone needs no clock */
         key = key_of(p);
         i = slot_of(h, &key);
         if (h->taken[i]) {
             o = h->choice[i];
         } else if (may_try && h->used < KEYS / 2) {
-            h->choice[i] = o = by_trial(c, h, p, key.m, o);
+            h->choice[i] = o = by_trial(c, h, p, o);
             h->key[i] = key;
             h->taken[i] = 1;
             h->used++;
@@ -385,6 +345,17 @@ static void choose_and_launch(struct call *c, const struct product *p)
 
 /* ---- one product ---------------------------------------------------------------------------------------------------------------
  */
+
+int product_parts(const struct product *p)
+{
+    int64_t tiles = ceil_div(p->m, 128) * ceil_div(p->n, 128) * p->batch;
+    int parts = 1;
+
+    if (p->form == CAIRN_TN && !p->offsets && p->a_bf16 && p->b_bf16)
+        while (tiles * parts * 2 <= PART_TILES && p->k / (parts * 2) >= PART_LEAST)
+            parts *= 2;
+    return parts;
+}
 
 size_t product_scratch(const struct product *p, int parts)
 {

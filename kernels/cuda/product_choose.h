@@ -39,9 +39,14 @@ struct product_difference {
     int spread, row, col;
 };
 
-/* Elements in which wgmma of this width (0: the smallest mma tile) and the definition differ in bits, over three kinds of data;
+/* A call of its own on the same stream: what fails in it fails nothing else. */
+struct call product_trial(const struct call *c);
+/* 4-byte words of two results that differ in bits, -1 if that could not be found out. Waits. */
+int64_t product_differences(struct call *c, const void *x, const void *y, size_t bytes, int64_t *d_count);
+
+/* Elements in which wgmma with this tile (-1: the smallest mma tile) and the definition differ in bits, over three kinds of data;
  * -1: could not be run. d (or NULL): more about it. */
-int64_t product_proof(struct call *of, int form, int width, int grouped, struct product_difference *d);
+int64_t product_proof(struct call *of, int form, int tile, int grouped, struct product_difference *d);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

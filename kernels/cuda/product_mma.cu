@@ -2,8 +2,9 @@
  *
  * Block of WM x WN warps, tile BM x BN, 64 terms a stage, STAGES stages of cp.async in shared memory; rows of shared memory are
  * padded by 16 bytes, so that ldmatrix meets no bank twice. A sum is one chain of mma over k ascending, 16 terms a step; what is
- * missing of the last 16 is 0. Neither tile nor stage has a say in its bits. The 16 x 16 tile is for few rows: one warp streams 16
- * rows of weights; floor: bytes of B / memory bandwidth, or k/16 dependent mma.
+ * missing of the last 16 is 0. Neither tile nor stage has a say in its bits. The 16 x 16 tile is for few rows and few columns: one
+ * warp streams 16 rows of weights; 16 x 64: so do four that share the rows. Floor: bytes of B / memory bandwidth, or k/16 dependent
+ * mma.
  */
 #include "mma.cuh"
 #include "product.cuh"
@@ -110,22 +111,11 @@ __global__ void __launch_bounds__(WM *WN * 32) mma_tile(const struct product p)
 #pragma unroll
     for (int x = 0; x < TM / 16; x++)
 #pragma unroll
-        for (int y = 0; y < TN / 8; y++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                int64_t r = t.row0 + m0 + x * 16 + half * 8 + lane / 4, col = t.col0 + n0 + y * 8 + lane % 4 * 2,
-                        at = t.y + r * p.ys + col;
+        for (int half = 0; half < 2; half++) {
+            int64_t r = t.row0 + m0 + x * 16 + half * 8 + lane / 4, col = t.col0 + n0;
 
-                if (r >= t.row1 || col >= p.n)
-                    continue;
-                if (p.pairs && col + 1 < p.n) {
-                    put2(p, at, sum[x][y][half * 2], sum[x][y][half * 2 + 1]);
-                } else {
-                    put(p, at, sum[x][y][half * 2]);
-                    if (col + 1 < p.n)
-                        put(p, at + 1, sum[x][y][half * 2 + 1]);
-                }
-            }
+            put_row<TN / 8>(p, t.y + r * p.ys + col, r < t.row1, p.n - col, &sum[x][0][half * 2]);
+        }
 }
 
 #define RUN(BM, BN, WM, WN, STAGES, FORM)                                                                                          \
@@ -133,11 +123,11 @@ __global__ void __launch_bounds__(WM *WN * 32) mma_tile(const struct product p)
         constexpr int bytes = STAGES * (stage<BM, FORM != CAIRN_TN>::bytes + stage<BN, FORM == CAIRN_NT>::bytes);                  \
         dim3 grid((unsigned)ceil_div(p->n, BN), (unsigned)row_tiles(p, BM), (unsigned)(z * p->parts));                             \
                                                                                                                                    \
-        if (bytes > 47 << 10) /* static shared memory counts among the 48 KiB that a launch may have without this */               \
-            call_cuda(                                                                                                             \
-                c,                                                                                                                 \
-                cudaFuncSetAttribute(mma_tile<BM, BN, WM, WN, STAGES, FORM>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),  \
-                "shared memory of mma_tile");                                                                                      \
+        if (bytes > 47 << 10) { /* static shared memory counts among the 48 KiB that a launch may have without this */             \
+            static uint64_t allowed;                                                                                               \
+                                                                                                                                   \
+            product_allow(c, &allowed, (const void *)mma_tile<BM, BN, WM, WN, STAGES, FORM>, bytes);                               \
+        }                                                                                                                          \
         LAUNCH(c, (mma_tile<BM, BN, WM, WN, STAGES, FORM>), grid, WM *WN * 32, bytes, *p);                                         \
     } while (0)
 
@@ -160,9 +150,12 @@ void product_mma(struct call *c, const struct product *p, int tile)
         RUN_FORM(16, 16, 1, 1, 8);
         break;
     case 1:
-        RUN_FORM(32, 32, 2, 2, 6);
+        RUN_FORM(16, 64, 1, 4, 6);
         break;
     case 2:
+        RUN_FORM(32, 32, 2, 2, 6);
+        break;
+    case 3:
         RUN_FORM(64, 64, 2, 2, 4);
         break;
     default:

@@ -133,6 +133,20 @@ template <int TA, int TB> __device__ static inline void wgmma(float (&d)[64], ui
                  : "l"(a), "l"(b), "n"(TA), "n"(TB));
 }
 
+template <int TA, int TB> __device__ static inline void wgmma(float (&d)[96], uint64_t a, uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+                 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
+                 "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
+                 "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+                 "}, %96, %97, 1, 1, 1, %98, %99;"
+                 : D32(0), D32(32), D32(64)
+                 : "l"(a), "l"(b), "n"(TA), "n"(TB));
+}
+
 template <int TA, int TB> __device__ static inline void wgmma(float (&d)[128], uint64_t a, uint64_t b)
 {
     asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
@@ -245,7 +259,7 @@ __global__ void __launch_bounds__(384, 1)
                             }
 #pragma unroll
                         for (int x = 0; x < B_BOXES; x++)
-                            if (SHARE != SHARE_B || x / (B_BOXES / 2 > 0 ? B_BOXES / 2 : 1) == rank) {
+                            if (SHARE != SHARE_B || x % 2 == rank) {
                                 int col = w.col0 + x * 64;
 
                                 fetch(to + (A_BOXES + x) * BOX, &map_b, bar, TB ? col : k, TB ? k : col, w.zb, SHARE == SHARE_B);
@@ -266,6 +280,16 @@ __global__ void __launch_bounds__(384, 1)
 #pragma unroll
             for (int x = 0; x < WIDTH / 2; x++)
                 d[x] = 0.0f;
+            if (p.accumulate && w.k1 > w.k0) { /* what the sums will be added to comes into L2 meanwhile */
+                const int size = p.y_bf16 ? 2 : 4, lines = WIDTH * size / 128;
+
+                for (int x = threadIdx.x % 128; x < 64 * lines; x += 128) {
+                    int row = w.row0 + wg * 64 + x / lines, col = w.col0 + x % lines * (128 / size);
+
+                    if (row < w.row1 && col < p.n)
+                        asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)p.y + (w.y + row * p.ys + col) * size));
+                }
+            }
             for (int k = w.k0; k < w.k1; k += BK) {
                 uint32_t at = ring + stage * STAGE;
                 uint64_t a, b;
@@ -305,20 +329,7 @@ __global__ void __launch_bounds__(384, 1)
             for (int half = 0; half < 2; half++) {
                 int row = w.row0 + wg * 64 + threadIdx.x % 128 / 32 * 16 + half * 8 + lane / 4;
 
-                if (row < w.row1)
-#pragma unroll
-                    for (int j = 0; j < WIDTH / 8; j++) {
-                        int col = w.col0 + j * 8 + lane % 4 * 2;
-                        int64_t to = w.y + row * p.ys + col;
-
-                        if (p.pairs && col + 1 < p.n) {
-                            put2(p, to, d[j * 4 + half * 2], d[j * 4 + half * 2 + 1]);
-                        } else if (col < p.n) {
-                            put(p, to, d[j * 4 + half * 2]);
-                            if (col + 1 < p.n)
-                                put(p, to + 1, d[j * 4 + half * 2 + 1]);
-                        }
-                    }
+                put_row<WIDTH / 8>(p, w.y + row * p.ys + w.col0, row < w.row1, p.n - w.col0, d + half * 2);
             }
         }
     }
@@ -378,6 +389,7 @@ int product_wgmma_can(const struct call *c, const struct product *p)
 
 template <int WIDTH, int FORM, int SHARE> static void launch(struct call *c, const struct product *p)
 {
+    static uint64_t allowed;
     const int blocks = SHARE == SHARE_NONE ? 1 : 2, bytes = RING + 1024 + 256;
     int64_t high = SHARE == SHARE_B ? 2 * HIGH : HIGH, wide = SHARE == SHARE_A ? 2 * WIDTH : WIDTH,
             ragged = p->offsets && FORM != CAIRN_TN;
@@ -391,8 +403,7 @@ template <int WIDTH, int FORM, int SHARE> static void launch(struct call *c, con
         call_fail(c, "no tensor map for this product");
         return;
     }
-    call_cuda(c, cudaFuncSetAttribute(wgmma_tiles<WIDTH, FORM, SHARE>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-              "shared memory of wgmma_tiles");
+    product_allow(c, &allowed, (const void *)wgmma_tiles<WIDTH, FORM, SHARE>, bytes);
     if (!call_ok(c))
         return;
     grid = (tiles < grid ? tiles : grid) * blocks;
@@ -407,24 +418,25 @@ template <int WIDTH, int FORM, int SHARE> static void launch(struct call *c, con
     call_cuda(c, cudaLaunchKernelEx(&config, wgmma_tiles<WIDTH, FORM, SHARE>, a, b, *p), "wgmma_tiles");
 }
 
-template <int WIDTH, int SHARE> static void launch_form(struct call *c, const struct product *p)
-{
-    if (p->form == CAIRN_NT)
-        launch<WIDTH, CAIRN_NT, SHARE>(c, p);
-    else if (p->form == CAIRN_NN)
-        launch<WIDTH, CAIRN_NN, SHARE>(c, p);
-    else
-        launch<WIDTH, CAIRN_TN, SHARE>(c, p);
-}
+#define TILE(i, WIDTH, SHARE)                                                                                                      \
+    case i:                                                                                                                        \
+        if (p->form == CAIRN_NT)                                                                                                   \
+            launch<WIDTH, CAIRN_NT, SHARE>(c, p);                                                                                  \
+        else if (p->form == CAIRN_NN)                                                                                              \
+            launch<WIDTH, CAIRN_NN, SHARE>(c, p);                                                                                  \
+        else                                                                                                                       \
+            launch<WIDTH, CAIRN_TN, SHARE == SHARE_A ? SHARE_B : SHARE>(c, p);                                                     \
+        break
 
-void product_wgmma(struct call *c, const struct product *p, int width)
+void product_wgmma(struct call *c, const struct product *p, int tile)
 {
-    if (width == 64)
-        launch_form<64, SHARE_NONE>(c, p);
-    else if (width == 128)
-        launch_form<128, SHARE_NONE>(c, p);
-    else if (p->offsets && p->form != CAIRN_TN)
-        launch_form<256, SHARE_A>(c, p);
-    else
-        launch_form<256, SHARE_B>(c, p);
+    switch (tile) {
+        TILE(0, 64, SHARE_NONE);
+        TILE(1, 128, SHARE_A);
+        TILE(2, 128, SHARE_B);
+        TILE(3, 192, SHARE_A);
+        TILE(4, 192, SHARE_B);
+        TILE(5, 256, SHARE_A);
+        TILE(6, 256, SHARE_B);
+    }
 }

@@ -22,6 +22,8 @@
 
 const struct cairn_backend *cairn_backend_entry(void);
 
+static const char *const mma_tile[PRODUCT_MMA_TILES] = {"16x16", "16x64", "32", "64", "128"},
+                         *const wgmma_tile[PRODUCT_WGMMA_TILES] = {"64", "128a", "128b", "192a", "192b", "256a", "256b"};
 static struct cairn_device *dev;
 static struct cairn_stream stream;
 static struct cairn_error err;
@@ -82,18 +84,17 @@ static void *numbers(int64_t n, uint32_t seed)
 static void proof(void)
 {
     static const char *const forms[] = {"NT", "NN", "TN"};
-    static const int widths[] = {0, 64, 128, 256};
 
     for (int form = 0; form < 3; form++)
-        for (int i = 0; i < 4; i++)
+        for (int i = -1; i < PRODUCT_WGMMA_TILES; i++)
             for (int grouped = 0; grouped < 2; grouped++) {
                 struct call c = begin();
                 struct product_difference d;
-                int64_t wrong = product_proof(&c, form, widths[i], grouped, &d);
+                int64_t wrong = product_proof(&c, form, i, grouped, &d);
 
-                printf("proof %s %s %-7s: ", forms[form], widths[i] ? "wgmma" : "mma 16x16", grouped ? "grouped" : "dense");
-                if (widths[i])
-                    printf("width %3d: ", widths[i]);
+                printf("proof %s %s %-7s: ", forms[form], i >= 0 ? "wgmma" : "mma 16x16", grouped ? "grouped" : "dense");
+                if (i >= 0)
+                    printf("tile %-4s: ", wgmma_tile[i]);
                 if (wrong == 0)
                     printf("the same bits\n");
                 else if (wrong < 0)
@@ -169,7 +170,7 @@ static int64_t other_bits(const struct product *p, enum kind kind, int which, co
     cuda(cudaMemsetAsync(y, 0xff, bytes, c.stream), "poison");
     cuda(cudaMemsetAsync(z, 0xff, bytes, c.stream), "poison");
     q.y = y;
-    product_mma(&c, &q, 3);
+    product_mma(&c, &q, PRODUCT_MMA_TILES - 1);
     q.y = z;
     launch(&c, &q, kind, which, plan);
     probe_differences(&c, y, z, bytes, d_count);
@@ -225,24 +226,25 @@ static void dense_line(enum cairn_form form, int64_t m, int64_t n, int64_t k)
     c = begin();
     p.fault = c.cuda->d_fault;
     must(call_end(&c), "begin");
-    for (int i = 0; i < 4 + 3; i++) {
-        enum kind kind = i < 4 ? MMA : WGMMA;
-        int which = i < 4 ? i : 64 << (i - 4);
+    for (int i = 0; i < PRODUCT_MMA_TILES + PRODUCT_WGMMA_TILES; i++) {
+        enum kind kind = i < PRODUCT_MMA_TILES ? MMA : WGMMA;
+        int which = i < PRODUCT_MMA_TILES ? i : i - PRODUCT_MMA_TILES;
+        const char *name = kind == MMA ? mma_tile[which] : wgmma_tile[which];
 
         c = begin();
-        if ((kind == MMA && ((m > 128 && i < 2) || (m > 1024 && i < 3) || (m <= 32 && i == 3))) ||
+        if ((kind == MMA && ((m > 128 && i < 3) || (m > 1024 && i < 4) || (m <= 32 && i == 4))) ||
             (kind == WGMMA && (m <= 32 || !product_wgmma_can(&c, &p)))) {
             call_end(&c);
             continue;
         }
         call_end(&c);
         if (other_bits(&p, kind, which, NULL, y, z, bytes, count))
-            snprintf(note + strlen(note), sizeof note - strlen(note), " %s%d OTHER BITS", kind == MMA ? "mma" : "wgmma", which);
+            snprintf(note + strlen(note), sizeof note - strlen(note), " %s %s OTHER BITS", kind == MMA ? "mma" : "wgmma", name);
         p.y = z;
         t = timed(&p, kind, which, NULL, copies, step);
         if (t > 0 && (own < 0 || t < own)) {
             own = t;
-            snprintf(own_name, sizeof own_name, "%s%d", kind == MMA ? "mma" : "wg", kind == MMA ? 16 << i : which);
+            snprintf(own_name, sizeof own_name, "%s%s", kind == MMA ? "mma" : "wg", name);
         }
     }
     plans = product_lt_plans(lt, &p, 0, plan, 4);
@@ -389,15 +391,17 @@ static void grouped_line(int form, int E, int64_t rows, int64_t n, int64_t k, co
     printf("grouped %s %-14s %3d x (%lld, %lld), %6lld rows (%d to %d): ours %9.1f us %6.1f TFLOP/s %6.0f GB/s |", forms[form],
            what, E, (long long)n, (long long)k, (long long)rows, least, most, ours, flops / ours * 1e-6,
            (double)((int64_t)E * n * k * 2 + rows * (n + k) * 2) / ours * 1e-3);
-    for (int i = 0; i < 4 + 3; i++) { /* each kernel */
+    for (int i = 0; i < PRODUCT_MMA_TILES + PRODUCT_WGMMA_TILES; i++) { /* each kernel */
+        int of_mma = i < PRODUCT_MMA_TILES, which = of_mma ? i : i - PRODUCT_MMA_TILES;
+
         c = begin();
-        if ((i < 3 && rows / E > 256) || (i >= 4 && !product_wgmma_can(&c, &p))) {
+        if ((i + 1 < PRODUCT_MMA_TILES && rows / E > 256) || (!of_mma && !product_wgmma_can(&c, &p))) {
             call_end(&c);
             continue;
         }
         call_end(&c);
-        t = timed(&p, i < 4 ? MMA : WGMMA, i < 4 ? i : 64 << (i - 4), NULL, 1, 0);
-        printf(" %s%d %.1f", i < 4 ? "mma" : "wg", i < 4 ? 16 << i : 64 << (i - 4), t);
+        t = timed(&p, of_mma ? MMA : WGMMA, which, NULL, 1, 0);
+        printf(" %s%s %.1f", of_mma ? "mma" : "wg", of_mma ? mma_tile[which] : wgmma_tile[which], t);
     }
     printf(" | dense peer %9.1f us, %5.2f of it\n", peer, peer / ours);
     fflush(stdout);
