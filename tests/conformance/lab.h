@@ -11,6 +11,10 @@
  * gaps are checked to be untouched when they come back. Memory: everything belongs to the lab and goes with lab_close.
  *
  * What a device checks on the way (indexes, positions) may be told by the op or by the next wait: LAB_REFUSES takes both.
+ *
+ * For a run under a tool that is slow: LAB_SMALL=1 (the emulated GPU's default) takes
+ * fewer rows where there are many, LAB_ONLY=PATTERN takes the tests whose names
+ * fit it (* and ?), CAIRN_TEST_ACT=f32 or bf16 takes one type of activations.
  */
 #ifndef CAIRN_TESTS_LAB_H
 #define CAIRN_TESTS_LAB_H
@@ -54,6 +58,13 @@ struct lab {
 
 static struct lab *lab_open_now;            /* the one whose things lab_mirror knows */
 static const struct cairn_ops lab_mirrored; /* below */
+
+static inline int lab_small(void)
+{
+    const char *v = getenv("LAB_SMALL");
+
+    return v ? !strcmp(v, "1") : getenv("CAIRN_CUDA_OBJECT") != NULL;
+}
 
 static inline int lab_rounds(const struct lab *l) /* are activations narrower than f32? */
 {
@@ -110,12 +121,14 @@ static inline void lab_each_device(void (*body)(struct lab *l))
     static const char *const here[][3] = {{"cpu", NULL, "cpu"}, {"guard", NULL, "guard"}}, *const there[][3] = {
                                                                                                {"cuda", "f32", "cuda f32"},
                                                                                                {"cuda", "bf16", "cuda bf16"}};
-    const char *name = getenv("CAIRN_TEST_BACKEND");
+    const char *name = getenv("CAIRN_TEST_BACKEND"), *act = getenv("CAIRN_TEST_ACT");
 
     for (int i = 0; i < 2; i++) {
         const char *const *d = name && *name ? there[i] : here[i];
         struct lab l;
 
+        if (d[1] && act && *act && strcmp(act, d[1]))
+            continue;
         if (lab_try(&l, name && *name ? name : d[0], d[1], 0) != CAIRN_OK)
             fail_msg("%s: %s", d[2], l.err.text);
         l.device = d[2];
@@ -139,7 +152,13 @@ static inline int lab_skips(void)
     printf("1..0 # SKIP %s\n", l.err.text);
     return 1;
 }
-#define LAB_RUN(tests) (lab_skips() ? 0 : cmocka_run_group_tests(tests, NULL, NULL))
+static inline int lab_skips_some(void)
+{
+    if (getenv("LAB_ONLY"))
+        cmocka_set_test_filter(getenv("LAB_ONLY"));
+    return lab_skips();
+}
+#define LAB_RUN(tests) (lab_skips_some() ? 0 : cmocka_run_group_tests(tests, NULL, NULL))
 
 /* The cmocka test of a body: name_test. */
 #define ON_EACH_DEVICE(name)                                                                                                       \

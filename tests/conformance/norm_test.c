@@ -33,6 +33,11 @@ static const struct {
 /* Relative errors: the mean of D squares by (D/16 + 6) 2^-24, the root halves it, two more products. */
 #define REL(d) (((d) / 16.0 + 10) * 0x1p-24)
 
+static int rows(size_t i)
+{
+    return lab_small() && shapes[i].n > 150 ? 150 : shapes[i].n;
+}
+
 static int pad(size_t i, int more)
 {
     return (shapes[i].pad + more) * (shapes[i].aligned ? 8 : 1);
@@ -53,7 +58,7 @@ static void forward(struct lab *l)
 {
     l->roundings = 3; /* xh is an activation too */
     for (size_t i = 0; i < SHAPES; i++) {
-        int n = shapes[i].n, d = shapes[i].d;
+        int n = rows(i), d = shapes[i].d;
         struct thing *x = thing_normal(l, thing_new(l, LAB_ACT, pad(i, 0), 2, n, d), 3),
                      *g = thing_normal(l, thing_new(l, shapes[i].g, 0, 1, d), 1);
         struct thing *y = thing_new(l, LAB_ACT, pad(i, 1), 2, n, d), *y2 = thing_like(l, y, 1),
@@ -131,7 +136,7 @@ static void backward(struct lab *l)
 {
     for (size_t i = 0; i < SHAPES; i++)
         for (int accumulate = 0; accumulate < 2; accumulate++) {
-            int n = shapes[i].n, d = shapes[i].d;
+            int n = rows(i), d = shapes[i].d;
             struct thing *x = thing_normal(l, thing_new(l, LAB_ACT, pad(i, 0), 2, n, d), 2),
                          *g = thing_normal(l, thing_new(l, shapes[i].g, 0, 1, d), 1);
             struct thing *y = thing_new(l, LAB_ACT, 0, 2, n, d), *r = thing_new(l, CAIRN_F32, 0, 1, n),

@@ -21,7 +21,7 @@ static void turns(struct lab *l)
 
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int inverse = 0; inverse < 2; inverse++) {
-            int N = shapes[i][0], H = shapes[i][1], R = shapes[i][2];
+            int N = lab_small() && shapes[i][0] > 200 ? 200 : shapes[i][0], H = shapes[i][1], R = shapes[i][2];
             struct thing *x, *y, *pos, *z;
             struct cairn_rope a = make(l, N, H, R, shapes[i][3], shapes[i][4], &x, &y, &pos);
 
