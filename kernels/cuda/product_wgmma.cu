@@ -52,24 +52,26 @@ __device__ static inline void barrier_expect(uint32_t bar, int bytes)
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
 
-/* Arrives at the same barrier of block `rank` of the cluster. */
+/* Arrives at the same barrier of block `rank` of the cluster. No more than the default order: what the others wait for are reads of
+ * shared memory that have ended, while a release to the cluster would wait for all of this thread's stores to y. */
 __device__ static inline void barrier_arrive(uint32_t bar, int rank)
 {
     asm volatile("{\n"
                  ".reg .b32 r;\n"
                  "mapa.shared::cluster.u32 r, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r];\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [r];\n"
                  "}" ::"r"(bar),
                  "r"(rank)
                  : "memory");
 }
 
+/* Not an acquire from the cluster: that would empty the L1 cache at each step. */
 __device__ static inline void barrier_wait(uint32_t bar, uint32_t parity)
 {
     asm volatile("{\n"
                  ".reg .pred p;\n"
                  "AGAIN:\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
                  "@p bra DONE;\n"
                  "bra AGAIN;\n"
                  "DONE:\n"
