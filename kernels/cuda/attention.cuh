@@ -11,6 +11,25 @@
 
 #include "keys.cuh"
 
+/* Which rows of a backward call go how; made on the device (attention_rows.cu). A row that chooses all of its positions is `all`.
+ * The chain of a sequence: its first stretch of such rows that stand and count on one by one. What rows of a chain give to their
+ * keys is summed tile by tile (attention_bwd_key.cu), in chunks of positions; what the rest gives goes through memory. */
+struct attention_rows {
+    uint8_t *is;           /* (N) ROW_ ... */
+    int32_t *first, *last; /* (B) rows of the chain of sequence b; first > last: none */
+    int32_t *item;         /* (B + 1) pieces of work (chunk, key block) before sequence b */
+    int32_t *tile;         /* (N) rows with which tiles of `all` rows begin, ascending */
+    int32_t *rest;         /* (N) rows in no chain, ascending */
+    int32_t *count;        /* ROWS_... */
+    int32_t *turn;         /* (S) at start[b] + 64 i: how many chunks are in dk already */
+    float *D;              /* (N, H) of `all` rows */
+    int chunk;             /* positions */
+};
+enum { ROW_ALL = 1, ROW_CHAINED = 2 /* to the row before */, ROW_JOINED = 4 /* in its tile, too */ };
+enum { ROWS_TILES, ROWS_REST, ROWS_TICKET, ROWS_COUNTS };
+
+#define KEY_BLOCK 64
+
 struct attention_job {
     struct arg q, o, d_o, dq; /* (N, H, W), (N, H, C), (N, H, C), (N, H, W) */
     struct keys keys;
@@ -20,18 +39,34 @@ struct attention_job {
     int64_t N;
     int H, W, C, T, G;
     float scale;
-    /* backward: rows n0 .. n0 + run, what they give to their keys, and where. A run's length changes no bit. */
+    /* backward: rows n0 .. n0 + run (with rows.rest: of that list), what they give to their keys, and where. A run's length changes
+     * no bit. */
     int64_t n0;
     int run;       /* times parts: */
     void *give;    /* (run, T, W): bf16 in the wgmma kernels, which have a part for 64 heads, else f32 */
     int16_t *slot; /* (S, run): at which place of part i key s stands; -1: nowhere */
+    struct attention_rows rows;
 };
+
+/* Blocks of keys that the rows of chunk c of a chain see, whose last position is p1. */
+__device__ static inline int chunk_keys(int p1, int chunk, int c)
+{
+    int last = (c + 1) * chunk - 1;
+
+    return (last < p1 ? last : p1) / KEY_BLOCK + 1;
+}
 
 /* Do types and shapes fit the wgmma kernels, on this device? */
 int attention_wgmma_takes(const struct call *c, const struct attention_job *k);
 int attention_wgmma_group(int H); /* G */
 void attention_wgmma(struct call *c, const struct attention_job *k);
-/* Query pass of the backward for rows n0 .. n0 + rows. */
+/* Scratch of rows, and (room not NULL) where its pieces are. chunk and D come from the shapes. */
+size_t attention_rows_room(struct attention_job *k, char *room);
+void attention_rows_make(struct call *c, const struct attention_job *k);
+/* dq and D of all rows that choose all of their positions; then what those of chains give to dk. */
+void attention_bwd_query(struct call *c, const struct attention_job *k);
+void attention_bwd_key(struct call *c, const struct attention_job *k);
+/* Query pass of the backward for rows n0 .. n0 + rows of the rest. */
 void attention_bwd_wgmma(struct call *c, const struct attention_job *k, int64_t rows);
 
 #endif

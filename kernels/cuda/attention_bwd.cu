@@ -1,11 +1,15 @@
-/* attention_bwd.cu - backward of sparse attention without atomics, so that it gives the same bits every time.
+/* attention_bwd.cu - backward of sparse attention without float atomics, so that it gives the same bits every time.
+ *
+ * Rows that choose all of their positions share their keys: with wgmma they go tile by tile, dq by attention_bwd_query.cu, what
+ * they give to keys by attention_bwd_key.cu (attention_rows.cu says which rows go how). The rest, and everything in the plain
+ * kernels:
  *
  * Runs of rows, two passes each. The query pass makes dq of a row and, for every place of its choice, what it gives to that key:
  * give[n][j] = sum over heads of scale dl q + [P do | 0]; and notes in slot[s][n] at which place key s stands. The key pass adds
  * to dk[s] what rows gave, rows ascending, one by one: dk depends neither on runs nor on what else is packed into the call.
  *
  * Query pass, two kernels: attention_bwd_plain here (all types and shapes; fp32, gives in fp32) and attention_bwd_wgmma.cu (bf16,
- * wgmma; gives in bf16, for rows that go together once). Chosen as in attention.cu.
+ * wgmma; gives in bf16). Chosen as in attention.cu.
  * Floor: 2 H T (3 W + 2 C) flops a row; gives cross memory twice: 4 T W bytes a row in bf16, 8 T W in fp32.
  */
 #include "attention.cuh"
@@ -106,10 +110,12 @@ template <typename G> __global__ void __launch_bounds__(KEY_THREADS) attention_b
 {
     __shared__ int32_t list[RUN_MOST]; /* row << 15 | place, rows ascending */
     __shared__ int length;
-    const int16_t *slot = k.slot + (int64_t)blockIdx.x * k.run;
+    int16_t *slot = k.slot + (int64_t)blockIdx.x * k.run;
     const G *give = (const G *)k.give;
     float *dk = k.dk + (int64_t)blockIdx.x * k.W;
 
+    if (k.rows.count && k.n0 >= k.rows.count[ROWS_REST])
+        return;
     if (threadIdx.x < 32) {
         int n = 0;
 
@@ -118,7 +124,7 @@ template <typename G> __global__ void __launch_bounds__(KEY_THREADS) attention_b
             unsigned there = __ballot_sync(0xffffffffu, place >= 0);
 
             if (place >= 0)
-                list[n + __popc(there & ((1u << threadIdx.x) - 1))] = i << 15 | place;
+                list[n + __popc(there & ((1u << threadIdx.x) - 1))] = i << 15 | place, slot[i] = -1; /* for the next run */
             n += __popc(there);
         }
         if (!threadIdx.x)
@@ -155,7 +161,7 @@ extern "C" enum cairn_status cairn_attention_bwd_cuda(struct cairn_stream *s, co
                                                       struct cairn_error *err)
 {
     struct call c = call_begin("attention_bwd", s, err);
-    int64_t N = -1, H = -1, W = -1, C = -1, S = -1, T = -1, size, run, parts;
+    int64_t N = -1, H = -1, W = -1, C = -1, S = -1, T = -1, size, run, parts, gives, slots;
     struct attention_job k = {};
     struct arg idx, lse, dk;
     int fast, wide;
@@ -181,7 +187,8 @@ extern "C" enum cairn_status cairn_attention_bwd_cuda(struct cairn_stream *s, co
         return call_end(&c);
     k.idx = i32(&idx), k.lse = f32(&lse), k.dk = f32(&dk), k.scale = a->scale;
     k.N = N, k.H = (int)H, k.W = (int)W, k.C = (int)C, k.T = (int)T;
-    fast = attention_wgmma_takes(&c, &k);
+    wide = W % 8 == 0 && arg_align(&dk) == 16;
+    fast = wide && attention_wgmma_takes(&c, &k);
     k.G = fast ? attention_wgmma_group(k.H) : 1;
     parts = fast ? ceil_div(H, 64) : 1;
     size = parts * (fast ? sizeof(bf16) : sizeof(float));
@@ -191,14 +198,19 @@ extern "C" enum cairn_status cairn_attention_bwd_cuda(struct cairn_stream *s, co
     if (run > N)
         run = N;
     k.run = (int)(run * parts);
-    wide = W % 8 == 0 && arg_align(&dk) == 16;
-    room = (char *)call_scratch(&c, (size_t)(round_up(run * T * W * size, 256) + S * k.run * (int64_t)sizeof(int16_t)));
-    k.give = room;
-    k.slot = (int16_t *)(room + round_up(run * T * W * size, 256));
+    gives = round_up(run * T * W * size, 256), slots = round_up(S * k.run * (int64_t)sizeof(int16_t), 256);
+    room = (char *)call_scratch(&c, (size_t)(gives + slots) + (fast ? attention_rows_room(&k, NULL) : 0));
+    k.give = room, k.slot = (int16_t *)(room + gives);
+    call_cuda(&c, cudaMemsetAsync(k.slot, 0xff, (size_t)slots, c.stream), "clearing slots");
+    if (fast) {
+        attention_rows_room(&k, room + gives + slots);
+        attention_rows_make(&c, &k);
+        attention_bwd_query(&c, &k);
+        attention_bwd_key(&c, &k);
+    }
     for (k.n0 = 0; k.n0 < N && call_ok(&c); k.n0 += run) {
         int64_t rows = N - k.n0 < run ? N - k.n0 : run;
 
-        call_cuda(&c, cudaMemsetAsync(k.slot, 0xff, (size_t)(S * k.run) * sizeof(int16_t), c.stream), "clearing slots");
         if (fast) {
             attention_bwd_wgmma(&c, &k, rows);
             LAUNCH(&c, attention_bwd_keys<bf16>, (unsigned)S, KEY_THREADS, 0, k, (int)(rows * parts), wide);

@@ -1,6 +1,7 @@
-/* attention_bwd_wgmma.cu - query pass of the backward of sparse attention with wgmma: dq, and what each row gives to its keys.
+/* attention_bwd_wgmma.cu - query pass of the backward of sparse attention with wgmma, for rows whose choice is their own: dq, and
+ * what each row gives to its keys.
  *
- * A block of threads has a tile of 64 (row, head) pairs and its list of keys, as in attention_wgmma.cu, in blocks of 64 keys:
+ * A block of threads has up to 64 heads of a row and its list of keys, as in attention_wgmma.cu, in blocks of 64 keys:
  *   gather    all threads
  *   S, dP     warpgroups 0 and 1, 32 keys each (m64n32k16): q k and d_o v, channels ascending; P = exp(S - lse),
  *             dl = scale P (dP - D), both as bf16 into shared memory
@@ -22,34 +23,6 @@ struct room {
     struct plan plan;
 };
 
-/* D = d_o . o of each pair: a warp a pair, 16 channels a lane. */
-__device__ static inline void row_sums(const struct attention_job *k, int64_t n, int h0, int heads, struct room *s)
-{
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-
-    for (int r = warp; r < TILE; r += THREADS / 32) {
-        int g = r / heads, h = h0 + r % heads;
-        float sum = 0.0f;
-
-        if (g < s->plan.rows)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                float a[8], b[8];
-
-                ld8((const bf16 *)k->d_o.p + (n + g) * k->d_o.s[0] + h * k->d_o.s[1] + (lane + 32 * i) * 8, 8, 1, a);
-                ld8((const bf16 *)k->o.p + (n + g) * k->o.s[0] + h * k->o.s[1] + (lane + 32 * i) * 8, 8, 1, b);
-#pragma unroll
-                for (int e = 0; e < 8; e++)
-                    sum = fmaf(a[e], b[e], sum);
-            }
-        sum = warp_sum(sum);
-        if (!lane) {
-            s->D[r] = sum;
-            s->lse[r] = g < s->plan.rows ? k->lse[(n + g) * k->H + h] * LOG2E : 0.0f;
-        }
-    }
-}
-
 /* Row of key t of block b, and the note of where it stands. */
 __device__ static inline void find_key(const struct attention_job *k, int64_t n, int give, int b, int t, struct room *s)
 {
@@ -69,7 +42,8 @@ __device__ static inline void gather(const struct attention_job *k, const int *r
         int at = threadIdx.x + i * THREADS, r = at / 8 % TILE, c = at / (8 * TILE), chunk = at % 8, w = c * 64 + chunk * 8;
         int there = row[r] >= 0 && w < k->W;
 
-        copy16(to + c * LINES + swizzled(r, chunk), (const bf16 *)k->keys.rows.p + (there ? row[r] * k->keys.rows.s[0] + w : 0), there);
+        copy16(to + c * LINES + swizzled(r, chunk), (const bf16 *)k->keys.rows.p + (there ? row[r] * k->keys.rows.s[0] + w : 0),
+               there);
     }
     copy_commit();
     copy_wait<0>();
@@ -151,12 +125,14 @@ __global__ void __launch_bounds__(THREADS, 1) attention_bwd_tiles(const __grid_c
 #if HAVE_WGMMA
     extern __shared__ __align__(1024) uint8_t memory[];
     struct room *s = (struct room *)memory;
-    int64_t n = k.n0 + blockIdx.x;
+    int64_t n = k.n0 + blockIdx.x < k.rows.count[ROWS_REST] ? k.rows.rest[k.n0 + blockIdx.x] : -1;
     int w = threadIdx.x / 128, lane = threadIdx.x % 32, r = threadIdx.x % 128 / 32 * 16 + lane / 4, limit[2], blocks;
     int h0 = blockIdx.y * TILE, heads = k.H - h0 < TILE ? k.H - h0 : TILE, at = blockIdx.x * gridDim.y + blockIdx.y;
     bf16 *give = (bf16 *)k.give + (int64_t)at * k.T * k.W;
     float dq[96];
 
+    if (n < 0)
+        return;
     if (threadIdx.x < 32)
         plan_make(&k, n, &s->plan);
     __syncthreads();
@@ -164,7 +140,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_bwd_tiles(const __grid_c
         return;
     tile_load(&k.q, n, s->plan.rows, h0, heads, k.W, KEY_TILES, s->q[0], THREADS);
     tile_load(&k.d_o, n, s->plan.rows, h0, heads, VALUES, VALUE_TILES, s->d_o[0], THREADS);
-    row_sums(&k, n, h0, heads, s);
+    tile_sums(&k, n, s->plan.rows, h0, heads, s->D, s->lse, THREADS / 32);
     if (threadIdx.x < TILE)
         find_key(&k, n, at, 0, threadIdx.x, s);
 #pragma unroll
@@ -189,7 +165,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_bwd_tiles(const __grid_c
             if (threadIdx.x < 256 + TILE)
                 find_key(&k, n, at, b + 1, threadIdx.x - 256, s);
             if (!b)
-                plan_check(&k, n, &s->plan, threadIdx.x - 256, 128);
+                plan_check(&k, n, &s->plan, 0, threadIdx.x - 256, 128);
         }
         fence_for_wgmma();
         __syncthreads();
@@ -225,7 +201,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_bwd_tiles(const __grid_c
         }
         __syncthreads();
     }
-    tile_store<24>(&k.dq, n, s->plan.rows, h0, heads, 192 * w, k.W, dq, 1.0f, 1.0f);
+    if (!takes_all(&k, n)) /* else attention_bwd_query.cu did */
+        tile_store<24>(&k.dq, n, s->plan.rows, h0, heads, 192 * w, k.W, dq, 1.0f, 1.0f);
 #endif
 }
 
@@ -234,10 +211,13 @@ __global__ void __launch_bounds__(THREADS, 1) attention_bwd_tiles(const __grid_c
 static_assert(sizeof(struct room) <= ROOM_BYTES, "shared memory");
 #endif
 
-void attention_bwd_wgmma(struct call *c, const struct attention_job *k, int64_t rows)
+void attention_bwd_wgmma(struct call *c, const struct attention_job *all, int64_t rows)
 {
+    struct attention_job alone = *all, *k = &alone;
     dim3 grid((unsigned)rows, (unsigned)ceil_div(k->H, TILE));
 
-    call_cuda(c, cudaFuncSetAttribute(attention_bwd_tiles, cudaFuncAttributeMaxDynamicSharedMemorySize, ROOM_BYTES), "shared memory");
+    k->G = 1;
+    call_cuda(c, cudaFuncSetAttribute(attention_bwd_tiles, cudaFuncAttributeMaxDynamicSharedMemorySize, ROOM_BYTES),
+              "shared memory");
     LAUNCH(c, attention_bwd_tiles, grid, THREADS, ROOM_BYTES, *k);
 }

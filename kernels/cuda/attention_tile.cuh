@@ -6,12 +6,12 @@
 #include "wgmma.cuh"
 
 #define TILE        64           /* pairs, and places of a block of keys */
-#define LINES      (TILE * 128)    /* bytes of 64 lines */
-#define KEY_TILES  9               /* of 64 channels each: W up to 576 */
-#define VALUES     512             /* C */
+#define LINES       (TILE * 128) /* bytes of 64 lines */
+#define KEY_TILES   9            /* of 64 channels each: W up to 576 */
+#define VALUES      512          /* C */
 #define VALUE_TILES (VALUES / 64)
-#define GROUP_MOST 16
-#define LOG2E      1.44269504088896340736f
+#define GROUP_MOST  16
+#define LOG2E       1.44269504088896340736f
 
 #if HAVE_WGMMA
 
@@ -75,11 +75,12 @@ __device__ static void plan_make(const struct attention_job *k, int64_t n, struc
         out->rows = count ? rows : 0, out->seq = k->keys.seq[n], out->pos = pos, out->count = count;
 }
 
-/* What plan_key does not look at in the rows' idx; thread t of `threads` has a part of it. */
-__device__ static inline void plan_check(const struct attention_job *k, int64_t n, const struct plan *p, int t, int threads)
+/* What plan_key does not look at in the rows' idx (all: nobody looks at it); thread t of `threads` has a part of it. */
+__device__ static inline void plan_check(const struct attention_job *k, int64_t n, const struct plan *p, int all, int t,
+                                         int threads)
 {
     for (int i = 0; i < p->rows; i++)
-        choice_end(&k->keys, k->idx + (n + i) * k->T, k->T, p->each[i], p->rows > 1, t, threads);
+        choice_end(&k->keys, k->idx + (n + i) * k->T, k->T, p->each[i], all, t, threads);
 }
 
 /* Row of the key at place j of the tile's list; -1 behind its end. */
@@ -121,6 +122,35 @@ __device__ static inline void tile_store(const struct arg *x, int64_t n, int row
                 if (w0 + j * 8 < width) /* + 0: a zero without a sign, with whichever rows the tile was shared */
                     *(uint32_t *)(to + j * 8) = bf16_pair(fmaf(d[4 * j + 2 * half], half ? f1 : f0, 0.0f),
                                                           fmaf(d[4 * j + 2 * half + 1], half ? f1 : f0, 0.0f));
+    }
+}
+
+/* D = d_o . o of each pair, and lse in units of ln 2: a warp a pair, 16 channels a lane. */
+__device__ static inline void tile_sums(const struct attention_job *k, int64_t n, int rows, int h0, int heads, float *D, float *lse,
+                                        int warps)
+{
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+
+    for (int r = warp; r < TILE; r += warps) {
+        int g = r / heads, h = h0 + r % heads;
+        float sum = 0.0f;
+
+        if (g < rows)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float a[8], b[8];
+
+                ld8((const bf16 *)k->d_o.p + (n + g) * k->d_o.s[0] + h * k->d_o.s[1] + (lane + 32 * i) * 8, 8, 1, a);
+                ld8((const bf16 *)k->o.p + (n + g) * k->o.s[0] + h * k->o.s[1] + (lane + 32 * i) * 8, 8, 1, b);
+#pragma unroll
+                for (int e = 0; e < 8; e++)
+                    sum = fmaf(a[e], b[e], sum);
+            }
+        sum = warp_sum(sum);
+        if (!lane) {
+            D[r] = sum;
+            lse[r] = g < rows ? k->lse[(n + g) * k->H + h] * LOG2E : 0.0f;
+        }
     }
 }
 

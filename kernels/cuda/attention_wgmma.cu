@@ -155,7 +155,7 @@ __device__ static inline void sum_values(const struct attention_job *k, int64_t 
     uint64_t p = wgmma_operand(shared_address(s->p), 0, 1024);
     float o[2][64]; /* two products of 128 channels */
 
-    plan_check(k, n, &s->plan, threadIdx.x - 128, 256); /* while the first keys are on their way */
+    plan_check(k, n, &s->plan, s->plan.rows > 1, threadIdx.x - 128, 256); /* while the first keys are on their way */
     wgmma_zero(o[0]);
     wgmma_zero(o[1]);
     for (int b = 0; b < blocks; b++) {

@@ -222,6 +222,15 @@ __device__ static inline void barrier_wait(uint64_t *b, int parity)
 
 #endif
 
+/* What other blocks of threads of this kernel may have written: past the cache of a multiprocessor. */
+__device__ static inline float2 load_fresh(const float2 *p)
+{
+    float2 x;
+
+    asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "l"(__cvta_generic_to_global(p)) : "memory");
+    return x;
+}
+
 /* ---- copies of 16 bytes into shared memory (sm_80 on) ------------------------------------------------------------------------- */
 
 /* there = 0: 16 zeros; p is not read. */

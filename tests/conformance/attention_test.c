@@ -16,7 +16,7 @@ static const struct batch batches[] = {
     {0, {0}, 0, "no rows"},
     {1, {1}, 1, "one token"},
     {1, {70}, 70, "one sequence, all positions"},
-    {3, {5, 33, 40}, 40, "three sequences packed"},
+    {3, {5, 33, 100}, 100, "three sequences packed"},
     {2, {130, 17}, 9, "last positions only, as a prompt cut in two"},
     {4, {1, 2, 1, 65}, 1, "decode: one query each"},
     {3, {300, 2, 258}, 7, "several blocks of keys"},
@@ -281,7 +281,7 @@ static void index_ties(struct lab *l)
 
 static const int shapes[][4] = {
     /* H, W, C, T */ {1, 3, 2, 4}, {6, 40, 32, 16},    {4, 24, 16, 64},   {9, 70, 64, 21},  {2, 130, 129, 40},
-    {16, 576, 512, 200},           {64, 576, 512, 40}, {5, 520, 512, 64}, {80, 512, 512, 7}};
+    {16, 576, 512, 200},           {64, 576, 512, 90}, {5, 520, 512, 64}, {80, 512, 512, 7}};
 
 /* A choice of keys: all when few, else a random ascending set of T. */
 static struct thing *random_choice(struct lab *l, const struct setup *s, int T)
@@ -483,7 +483,7 @@ static void backward_is_the_derivative(struct lab *l)
  * see it. */
 static void sequences_are_alone(struct lab *l)
 {
-    static const int dims[][4] = {{3, 24, 16, 9}, {16, 576, 512, 200}, {64, 576, 512, 30}};
+    static const int dims[][4] = {{3, 24, 16, 9}, {16, 576, 512, 200}, {64, 576, 512, 80}}; /* the last: chunks of 32 positions */
     struct batch b = {3, {5, 33, 71}, 71, ""};
 
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {

@@ -107,6 +107,11 @@ static inline void barrier_wait(uint64_t *b, int parity)
     abort();
 }
 
+static inline float2 load_fresh(const float2 *p)
+{
+    return *p;
+}
+
 static inline void copy16(uint32_t to, const void *p, int there)
 {
     if (there)

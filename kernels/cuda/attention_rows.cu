@@ -1,0 +1,188 @@
+/* attention_rows.cu - which rows of a backward call go how: struct attention_rows (attention.cuh), made on the device.
+ *
+ * Two kernels: one looks at each row (a warp a row), one block of threads then makes the lists. What comes out for a row depends on
+ * its sequence alone; the order in which integer atomics happen changes nothing.
+ */
+#include "attention_tile.cuh"
+
+#define LOOK_THREADS 256
+#define SORT_THREADS 1024
+#define SORT_WARPS   (SORT_THREADS / 32)
+#define CHUNK_PAIRS  2048 /* (row, head) pairs of a chunk */
+
+__global__ void __launch_bounds__(LOOK_THREADS) rows_look(struct attention_job k)
+{
+#if HAVE_WGMMA
+    int64_t n = (int64_t)blockIdx.x * (LOOK_THREADS / 32) + threadIdx.x / 32;
+    int is = 0;
+
+    if (n >= k.N)
+        return;
+    if (takes_all(&k, n)) {
+        is = ROW_ALL;
+        if (n && k.keys.seq[n] == k.keys.seq[n - 1] && k.keys.pos[n] == k.keys.pos[n - 1] + 1 && takes_all(&k, n - 1))
+            is |= ROW_CHAINED;
+        if (is & ROW_CHAINED && k.keys.pos[n] % k.G && own_key_finite(&k, n))
+            is |= ROW_JOINED;
+    }
+    if (threadIdx.x % 32 == 0)
+        k.rows.is[n] = (uint8_t)is;
+#endif
+}
+
+/* Sum of x over the threads before this one, and over all. Every thread of SORT_THREADS. room: SORT_WARPS. */
+__device__ static int sum_before(int x, int *room, int *all)
+{
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, upto = x, before = 0;
+
+#pragma unroll
+    for (int h = 1; h < 32; h <<= 1) {
+        int y = __shfl_up_sync(0xffffffffu, upto, h);
+
+        upto += lane >= h ? y : 0;
+    }
+    __syncthreads();
+    if (lane == 31)
+        room[warp] = upto;
+    __syncthreads();
+    *all = 0;
+    for (int i = 0; i < SORT_WARPS; i++) {
+        before += i < warp ? room[i] : 0;
+        *all += room[i];
+    }
+    return before + upto - x;
+}
+
+/* The largest x of the threads before this one (0 without one), and of all; x >= 0. */
+__device__ static int most_before(int x, int *room, int *all)
+{
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, upto = x, before;
+
+#pragma unroll
+    for (int h = 1; h < 32; h <<= 1) {
+        int y = __shfl_up_sync(0xffffffffu, upto, h);
+
+        upto = lane >= h && y > upto ? y : upto;
+    }
+    before = __shfl_up_sync(0xffffffffu, upto, 1);
+    before = lane ? before : 0;
+    __syncthreads();
+    if (lane == 31)
+        room[warp] = upto;
+    __syncthreads();
+    *all = 0;
+    for (int i = 0; i < SORT_WARPS; i++) {
+        before = i < warp && room[i] > before ? room[i] : before;
+        *all = room[i] > *all ? room[i] : *all;
+    }
+    return before;
+}
+
+/* What this block wrote or counted in memory, past its cache. */
+__device__ static inline int fresh(const int32_t *p)
+{
+    return *(const volatile int32_t *)p;
+}
+
+__global__ void __launch_bounds__(SORT_THREADS) rows_sort(struct attention_job k)
+{
+    __shared__ int room[SORT_WARPS];
+    struct attention_rows r = k.rows;
+    int items = 0, end = 0, tiles = 0, rest = 0, all;
+
+    for (int64_t b = threadIdx.x; b < k.keys.B; b += SORT_THREADS)
+        r.first[b] = INT32_MAX, r.last[b] = INT32_MAX;
+    __syncthreads();
+    for (int64_t n = threadIdx.x; n < k.N; n += SORT_THREADS)
+        if ((r.is[n] & (ROW_ALL | ROW_CHAINED)) == ROW_ALL)
+            atomicMin(r.first + k.keys.seq[n], (int32_t)n);
+    __syncthreads();
+    for (int64_t n = threadIdx.x; n < k.N; n += SORT_THREADS)
+        if (r.is[n] & ROW_ALL && !(n + 1 < k.N && r.is[n + 1] & ROW_CHAINED) && n >= fresh(r.first + k.keys.seq[n]))
+            atomicMin(r.last + k.keys.seq[n], (int32_t)n);
+    __syncthreads();
+    /* sequences whose keys lie behind those of all before, so that no two pieces of work have a key in common */
+    for (int64_t b0 = 0; b0 < k.keys.B; b0 += SORT_THREADS) {
+        int64_t b = b0 + threadIdx.x;
+        int first = b < k.keys.B ? fresh(r.first + b) : INT32_MAX, there = first < INT32_MAX, mine = 0, from = 0, to = 0, before;
+
+        if (there) {
+            int p0 = k.keys.pos[first], p1 = k.keys.pos[fresh(r.last + b)];
+
+            from = k.keys.start[b];
+            if (from < 0 || (int64_t)from + p1 >= k.keys.S)
+                there = 0;
+            else
+                to = from + p1 + 1;
+            for (int c = p0 / r.chunk; there && c <= p1 / r.chunk; c++)
+                mine += chunk_keys(p1, r.chunk, c);
+        }
+        before = most_before(to, room, &all);
+        before = before > end ? before : end;
+        if (!there || from < before) {
+            mine = 0;
+            if (b < k.keys.B)
+                r.first[b] = INT32_MAX, r.last[b] = -1;
+        }
+        end = all > end ? all : end;
+        before = sum_before(mine, room, &all);
+        if (b < k.keys.B)
+            r.item[b] = items + before;
+        items += all;
+    }
+    if (!threadIdx.x)
+        r.item[k.keys.B] = items;
+    __syncthreads();
+    for (int64_t n0 = 0; n0 < k.N; n0 += SORT_THREADS) {
+        int64_t n = n0 + threadIdx.x;
+        int is = n < k.N ? r.is[n] : 0, tile = (is & (ROW_ALL | ROW_JOINED)) == ROW_ALL, out = n < k.N, before;
+
+        if (is & ROW_ALL) {
+            int b = k.keys.seq[n];
+
+            out = n < fresh(r.first + b) || n > fresh(r.last + b);
+        }
+        before = sum_before(tile, room, &all);
+        if (tile)
+            r.tile[tiles + before] = (int32_t)n;
+        tiles += all;
+        before = sum_before(out, room, &all);
+        if (out)
+            r.rest[rest + before] = (int32_t)n;
+        rest += all;
+    }
+    if (!threadIdx.x)
+        r.count[ROWS_TILES] = tiles, r.count[ROWS_REST] = rest, r.count[ROWS_TICKET] = 0;
+}
+
+size_t attention_rows_room(struct attention_job *k, char *room)
+{
+    struct attention_rows *r = &k->rows;
+    size_t at = 0;
+
+#define PIECE(pointer, number)                                                                                                     \
+    do {                                                                                                                           \
+        if (room)                                                                                                                  \
+            *(void **)&r->pointer = room + at;                                                                                     \
+        at += (size_t)round_up((int64_t)sizeof *r->pointer * (number), 256);                                                       \
+    } while (0)
+    PIECE(is, k->N);
+    PIECE(first, k->keys.B);
+    PIECE(last, k->keys.B);
+    PIECE(item, k->keys.B + 1);
+    PIECE(tile, k->N);
+    PIECE(rest, k->N);
+    PIECE(count, ROWS_COUNTS);
+    PIECE(turn, k->keys.S);
+    PIECE(D, k->N * k->H);
+#undef PIECE
+    r->chunk = k->H > CHUNK_PAIRS ? 1 : CHUNK_PAIRS / k->H;
+    return at;
+}
+
+void attention_rows_make(struct call *c, const struct attention_job *k)
+{
+    LAUNCH(c, rows_look, (unsigned)ceil_div(k->N, LOOK_THREADS / 32), LOOK_THREADS, 0, *k);
+    LAUNCH(c, rows_sort, 1, SORT_THREADS, 0, *k);
+    call_cuda(c, cudaMemsetAsync(k->rows.turn, 0, (size_t)k->keys.S * sizeof(int32_t), c->stream), "clearing turns");
+}
