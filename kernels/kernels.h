@@ -28,7 +28,7 @@
 
 #include "base/buffer.h"
 
-#define CAIRN_BACKEND_ABI 3
+#define CAIRN_BACKEND_ABI 4
 
 /* ---- dense products ------------------------------------------------------------------------------------------- */
 

@@ -16,6 +16,7 @@
 #include "stages/rollout/cursor.h"
 #include "stages/rollout/engine.h"
 #include "stages/common/prompting.h"
+#include "stages/common/setup.h"
 #include "stages/rollout/rollout.h"
 #include "stages/score/score.h"
 #include "tools/cli.h"
@@ -184,6 +185,7 @@ static enum cairn_status set_sample(struct eval *e, struct cairn_error *err)
                                   .top_p = e->how.top_p,
                                   .min_p = e->how.min_p,
                                   .top_k = e->how.top_k,
+                                  .graphs = cairn_setup_graphs(r),
                                   .greedy = e->how.greedy,
                                   .stop = e->prompting.stop.p,
                                   .stops = (int)e->prompting.stop.n,

@@ -125,6 +125,7 @@ static enum cairn_status engine_ready(struct job *j, struct cairn_error *err)
                                   .top_p = (float)a->top_p,
                                   .min_p = (float)a->min_p,
                                   .top_k = (int)a->top_k,
+                                  .graphs = 1,
                                   .greedy = greedy,
                                   .stop = a->ignore_stop ? NULL : j->prompting.stop.p,
                                   .stops = a->ignore_stop ? 0 : (int)j->prompting.stop.n,

@@ -209,6 +209,49 @@ static enum cairn_status fill(struct cairn_device *dev, void *stream, void *d_ds
     return cuda_status(cudaMemsetAsync(d_dst, byte, bytes, ((struct cuda_stream *)stream)->s), "filling", err);
 }
 
+/* ---- graphs --------------------------------------------------------------------------------------------------------- */
+
+static enum cairn_status capture_begin(struct cairn_device *dev, void *impl, struct cairn_error *err)
+{
+    struct cuda_stream *s = impl;
+    enum cairn_status st = mine(dev, err);
+
+    /* Only this thread is held to what a capture allows. */
+    return st == CAIRN_OK ? cuda_status(cudaStreamBeginCapture(s->s, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture", err)
+                          : st;
+}
+
+static enum cairn_status capture_end(struct cairn_device *dev, void *impl, void **graph, struct cairn_error *err)
+{
+    struct cuda_stream *s = impl;
+    enum cairn_status st = mine(dev, err);
+    cudaGraph_t g = NULL;
+    cudaGraphExec_t exec = NULL;
+
+    if (st == CAIRN_OK)
+        st = cuda_status(cudaStreamEndCapture(s->s, &g), "cudaStreamEndCapture", err);
+    if (st == CAIRN_OK && graph)
+        st = cuda_status(cudaGraphInstantiate(&exec, g, 0), "cudaGraphInstantiate", err);
+    if (g)
+        cudaGraphDestroy(g);
+    if (st == CAIRN_OK && graph)
+        *graph = exec;
+    return st;
+}
+
+static enum cairn_status graph_launch(struct cairn_device *dev, void *graph, void *stream, struct cairn_error *err)
+{
+    enum cairn_status st = mine(dev, err);
+
+    return st == CAIRN_OK ? cuda_status(cudaGraphLaunch(graph, ((struct cuda_stream *)stream)->s), "cudaGraphLaunch", err) : st;
+}
+
+static void graph_destroy(struct cairn_device *dev, void *graph)
+{
+    if (mine(dev, NULL) == CAIRN_OK)
+        cudaGraphExecDestroy(graph);
+}
+
 const struct cairn_device_ops cuda_device_ops = {
     .alloc = block_alloc,
     .release = block_release,
@@ -225,4 +268,8 @@ const struct cairn_device_ops cuda_device_ops = {
     .copy_out = copy_out,
     .copy = copy_within,
     .fill = fill,
+    .capture_begin = capture_begin,
+    .capture_end = capture_end,
+    .graph_launch = graph_launch,
+    .graph_destroy = graph_destroy,
 };

@@ -117,6 +117,37 @@ enum cairn_status cairn_event_wait(struct cairn_event *e, struct cairn_stream *s
     return e->dev->ops->event_wait(e->dev, e->impl, s->impl, err);
 }
 
+int cairn_graphs_there(const struct cairn_device *dev)
+{
+    return dev->ops->capture_begin != NULL;
+}
+
+enum cairn_status cairn_capture_begin(struct cairn_stream *s, struct cairn_error *err)
+{
+    if (!cairn_graphs_there(s->dev))
+        return CAIRN_BUG(err, "a capture on a device without graphs");
+    return s->dev->ops->capture_begin(s->dev, s->impl, err);
+}
+
+enum cairn_status cairn_capture_end(struct cairn_stream *s, struct cairn_graph *out, struct cairn_error *err)
+{
+    if (out)
+        *out = (struct cairn_graph){.dev = s->dev};
+    return s->dev->ops->capture_end(s->dev, s->impl, out ? &out->impl : NULL, err);
+}
+
+enum cairn_status cairn_graph_launch(struct cairn_graph *g, struct cairn_stream *s, struct cairn_error *err)
+{
+    return g->dev->ops->graph_launch(g->dev, g->impl, s->impl, err);
+}
+
+void cairn_graph_destroy(struct cairn_graph *g)
+{
+    if (g->impl)
+        g->dev->ops->graph_destroy(g->dev, g->impl);
+    g->impl = NULL;
+}
+
 enum cairn_status cairn_tensor_view(struct cairn_tensor *out, struct cairn_buffer *buf, size_t offset, enum cairn_dtype dtype,
                                     int ndim, const int64_t *dim, struct cairn_error *err)
 {

@@ -56,6 +56,13 @@ struct cairn_device_ops {
                               struct cairn_error *err);
     enum cairn_status (*fill)(struct cairn_device *dev, void *stream, void *d_dst, int byte, size_t bytes,
                               struct cairn_error *err);
+    /* Graphs, all four or none (NULL): work that is recorded once and enqueued again as one thing. Between capture_begin and
+     * capture_end what is enqueued on the stream is recorded, not run; nothing may wait for the stream or allocate meanwhile.
+     * capture_end leaves that state whatever happened; graph NULL: what was recorded is dropped. */
+    enum cairn_status (*capture_begin)(struct cairn_device *dev, void *stream, struct cairn_error *err);
+    enum cairn_status (*capture_end)(struct cairn_device *dev, void *stream, void **graph, struct cairn_error *err);
+    enum cairn_status (*graph_launch)(struct cairn_device *dev, void *graph, void *stream, struct cairn_error *err);
+    void (*graph_destroy)(struct cairn_device *dev, void *graph);
 };
 
 struct cairn_device {
@@ -70,6 +77,11 @@ struct cairn_stream {
 };
 
 struct cairn_event {
+    struct cairn_device *dev;
+    void *impl;
+};
+
+struct cairn_graph { /* holds the addresses of its tensors: they must stay where they are */
     struct cairn_device *dev;
     void *impl;
 };
@@ -105,6 +117,12 @@ enum cairn_status cairn_event_create(struct cairn_device *dev, struct cairn_even
 void cairn_event_destroy(struct cairn_event *e);
 enum cairn_status cairn_event_record(struct cairn_event *e, struct cairn_stream *s, struct cairn_error *err);
 enum cairn_status cairn_event_wait(struct cairn_event *e, struct cairn_stream *s, struct cairn_error *err);
+
+int cairn_graphs_there(const struct cairn_device *dev); /* 0: the device records nothing, the functions below are a bug */
+enum cairn_status cairn_capture_begin(struct cairn_stream *s, struct cairn_error *err);
+enum cairn_status cairn_capture_end(struct cairn_stream *s, struct cairn_graph *out /* NULL: dropped */, struct cairn_error *err);
+enum cairn_status cairn_graph_launch(struct cairn_graph *g, struct cairn_stream *s, struct cairn_error *err);
+void cairn_graph_destroy(struct cairn_graph *g); /* what of it is under way runs to its end */
 
 /* Dense view of ndim dimensions at byte offset `offset` of buf. CAIRN_EBUG if it does not fit. */
 enum cairn_status cairn_tensor_view(struct cairn_tensor *out, struct cairn_buffer *buf, size_t offset, enum cairn_dtype dtype,

@@ -13,6 +13,7 @@
 
 #include "base/checked.h"
 #include "model/layer.h"
+#include "model/replay.h"
 
 struct cairn_pass {
     struct cairn_model m;
@@ -41,6 +42,8 @@ struct cairn_pass {
     int ready;              /* 1: a training forward was run, its backward was not */
     float inv_temperature;
     int32_t *h_row; /* [max_rows] host scratch */
+
+    struct cairn_replay *replay; /* of cached forwards; NULL: not wanted, or the device has none */
 };
 
 /* ---- memory ----------------------------------------------------------------------------------------------------- */
@@ -120,6 +123,7 @@ static enum cairn_status logits_view(struct cairn_pass *p, int64_t rows, struct 
         if (!cairn_mul_i64(room, dim[1], &bytes) || !cairn_mul_i64(bytes, (int64_t)sizeof(float), &bytes))
             return CAIRN_BUG(err, "logits of too many rows");
         TRY(cairn_stream_wait(&p->m.k->stream, err));
+        cairn_replay_forget(p->replay); /* what was recorded writes to the old one */
         cairn_buffer_destroy(p->logits_buf);
         p->logits_buf = NULL;
         TRY(cairn_buffer_create(p->m.k->dev, (size_t)bytes, &p->logits_buf, err));
@@ -224,6 +228,8 @@ enum cairn_status cairn_pass_create(struct cairn_pass **out, const struct cairn_
     if (v.overflow)
         TRY(cairn_fail(err, CAIRN_ERECIPE, "a pass of %lld rows does not fit any memory", (long long)o->max_rows));
     TRY(cairn_buffer_create(m->k->dev, v.high, &p->buf, err));
+    if (o->graphs)
+        TRY(cairn_replay_create(&p->replay, &m->k->stream, err));
     *out = p;
     p = NULL;
 out:
@@ -235,6 +241,7 @@ void cairn_pass_destroy(struct cairn_pass *p)
 {
     if (!p)
         return;
+    cairn_replay_destroy(p->replay);
     cairn_buffer_destroy(p->buf);
     cairn_buffer_destroy(p->logits_buf);
     free(p->layer);
@@ -250,6 +257,11 @@ void cairn_pass_destroy(struct cairn_pass *p)
 size_t cairn_pass_bytes(const struct cairn_pass *p)
 {
     return p->buf->bytes + (p->logits_buf ? p->logits_buf->bytes : 0);
+}
+
+int64_t cairn_pass_replayed(const struct cairn_pass *p)
+{
+    return cairn_replay_stats(p->replay).launched;
 }
 
 /* ---- one call --------------------------------------------------------------------------------------------------- */
@@ -291,7 +303,7 @@ static enum cairn_status check_packed(const struct cairn_pass *p, const struct c
     return CAIRN_OK;
 }
 
-/* Everything that both kinds of forward have in common before the layers: checks, ids and positions sent, embedding looked up. */
+/* Everything that both kinds of forward have in common before anything is computed: checks, ids and positions sent. */
 static enum cairn_status begin(struct cairn_pass *p, const struct cairn_batch *b, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -311,15 +323,16 @@ static enum cairn_status begin(struct cairn_pass *p, const struct cairn_batch *b
                                   .n = b->n,
                                   .dt = p->dt,
                                   .keys = {.pos = p->pos, .seq = p->seq}};
-    OP(&p->call, rows, .src = p->m.weights->tensor[p->embed], .src_index = p->id, .dst = p->x[0]);
 out:
     return st;
 }
 
+/* Embedding and all layers. */
 static enum cairn_status layers(struct cairn_pass *p, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
 
+    OP(&p->call, rows, .src = p->m.weights->tensor[p->embed], .src_index = p->id, .dst = p->x[0]);
     for (int i = 0; i < p->m.config->layers; i++)
         TRY(cairn_layer_forward(&p->call, &p->layer[i], &p->x[i], &p->x[i + 1], &p->idx[p->index_of[i]], &p->save[i], &p->work[i],
                                 err));
@@ -389,8 +402,8 @@ out:
     return st;
 }
 
-/* Rows through all layers with keys in the cache. */
-static enum cairn_status cached(struct cairn_pass *p, struct cairn_cache *cache, const struct cairn_batch *b,
+/* Rows are sent, and keys are to be in the cache; nothing is computed yet. */
+static enum cairn_status cached_begin(struct cairn_pass *p, struct cairn_cache *cache, const struct cairn_batch *b,
                                 struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -410,7 +423,30 @@ static enum cairn_status cached(struct cairn_pass *p, struct cairn_cache *cache,
     p->call.cache = cache;
     p->call.key_row = p->key_row;
     TRY(cairn_cache_tables(cache, &p->call.keys.pages, &p->call.keys.page, err));
+out:
+    return st;
+}
+
+struct wanted {
+    struct cairn_pass *p;
+    int n; /* rows of logits */
+    struct cairn_tensor logits;
+};
+
+/* Layers, then logits of the rows in `want`: all of a cached forward that is computed. */
+static enum cairn_status compute_wanted(void *arg, struct cairn_error *err)
+{
+    const struct wanted *w = arg;
+    struct cairn_pass *p = w->p;
+    struct cairn_tensor index = cairn_tensor_slice(&p->want, 0, 0, w->n),
+                        x = cairn_tensor_slice(&p->save[0].h1, 0, 0, w->n), /* which nobody needs any more */
+        z = cairn_tensor_slice(&p->z, 0, 0, w->n), rstd = cairn_tensor_slice(&p->rstd, 0, 0, w->n);
+    enum cairn_status st = CAIRN_OK;
+
     TRY(layers(p, err));
+    OP(&p->call, rows, .src = p->x[p->m.config->layers], .src_index = index, .dst = x);
+    OP(&p->call, rmsnorm, .x = x, .g = p->m.weights->tensor[p->norm], .y = z, .rstd = rstd, .eps = p->m.config->norm_eps);
+    OP(&p->call, matmul, .form = CAIRN_NT, .x = z, .w = p->m.weights->tensor[p->head], .y = w->logits, .alpha = 1, .segments = 1);
 out:
     return st;
 }
@@ -418,7 +454,8 @@ out:
 enum cairn_status cairn_forward_cached(struct cairn_pass *p, struct cairn_cache *cache, const struct cairn_batch *b,
                                        const int32_t *want, int nwant, struct cairn_tensor *logits, struct cairn_error *err)
 {
-    struct cairn_tensor index, x, z, rstd;
+    struct wanted w = {.p = p, .n = nwant};
+    const struct cairn_tensor *pages = &p->call.keys.pages;
     enum cairn_status st = CAIRN_OK;
 
     if (nwant < 0 || nwant > b->n)
@@ -426,16 +463,16 @@ enum cairn_status cairn_forward_cached(struct cairn_pass *p, struct cairn_cache 
     for (int i = 0; i < nwant; i++)
         if (want[i] < 0 || want[i] >= b->n)
             return cairn_fail(err, CAIRN_EBUG, "logits of row %d wanted, of %lld", want[i], (long long)b->n);
-    TRY(cached(p, cache, b, err));
+    TRY(cached_begin(p, cache, b, err));
     TRY(set_i32(p, &p->want, want, nwant, err));
-    index = cairn_tensor_slice(&p->want, 0, 0, nwant);
-    x = cairn_tensor_slice(&p->save[0].h1, 0, 0, nwant); /* which nobody needs any more */
-    z = cairn_tensor_slice(&p->z, 0, 0, nwant);
-    rstd = cairn_tensor_slice(&p->rstd, 0, 0, nwant);
-    OP(&p->call, rows, .src = p->x[p->m.config->layers], .src_index = index, .dst = x);
-    OP(&p->call, rmsnorm, .x = x, .g = p->m.weights->tensor[p->norm], .y = z, .rstd = rstd, .eps = p->m.config->norm_eps);
-    TRY(logits_view(p, nwant, logits, err));
-    OP(&p->call, matmul, .form = CAIRN_NT, .x = z, .w = p->m.weights->tensor[p->head], .y = *logits, .alpha = 1, .segments = 1);
+    TRY(logits_view(p, nwant, &w.logits, err));
+    { /* all that the addresses and sizes depend on, in a pass that is bound to its model */
+        const struct cairn_replay_key key = {
+            {b->n, nwant, (intptr_t)pages->buf->impl, (int64_t)pages->buf->bytes, pages->dim[0], pages->dim[1], p->call.keys.page}};
+
+        TRY(cairn_replay_run(p->replay, &key, compute_wanted, &w, err));
+    }
+    *logits = w.logits;
 out:
     return st;
 }
@@ -446,7 +483,8 @@ enum cairn_status cairn_forward_cached_scores(struct cairn_pass *p, struct cairn
 {
     enum cairn_status st = CAIRN_OK;
 
-    TRY(cached(p, cache, b, err));
+    TRY(cached_begin(p, cache, b, err));
+    TRY(layers(p, err));
     TRY(scores(p, target, temperature, out, err));
 out:
     return st;

@@ -46,11 +46,13 @@ struct cairn_pass_opts {
     int recompute;
     int entropy;     /* logprob also yields entropy */
     int argmax;      /* and the most likely id */
+    int graphs;      /* 1: cached forwards of sizes that come again are recorded and replayed, where the device can (replay.h) */
 };
 enum cairn_status cairn_pass_create(struct cairn_pass **out, const struct cairn_model *m, const struct cairn_pass_opts *o,
                                     struct cairn_error *err);
 void cairn_pass_destroy(struct cairn_pass *p);
 size_t cairn_pass_bytes(const struct cairn_pass *p);
+int64_t cairn_pass_replayed(const struct cairn_pass *p); /* cached forwards that were enqueued as a graph */
 
 /* Packed forward. target (n): the id whose log-probability row i must give (the next token), -1: none. Results stay on the
  * device until the next forward: logprob, lse, entropy f32 (n), argmax i32 (n). */

@@ -232,6 +232,9 @@ static const struct cairn_key table[] = {
          "Type of weights and activations in products; sums, norms, softmax, masters and moments are f32. auto: bf16 on a GPU, f32 on the CPU. "
          "f32 on a GPU, bf16 on a CPU: slow, for comparisons."),
     WORD("kernels.dsa", LAY, 0, "fused", "fused|reference", "The sparse attention's variant."),
+    WORD("kernels.graphs", OPS, 0, "auto", "auto|off",
+         "The sampler's calls of one size are recorded and enqueued as one thing from then on, where the device can; never changes a "
+         "bit. off: each kernel by itself."),
     INT("kernels.threads", OPS, 0, "0", 0, 65536, "threads", "CPU threads of a process, never changes a bit; 0: all cores it may use."),
 
     SECTION("numerics", LAY, "What is promised of bits."),

@@ -15,6 +15,11 @@ enum cairn_status cairn_setup_compute(struct cairn_compute *k, const struct cair
     return cairn_compute_open(k, &o, err);
 }
 
+int cairn_setup_graphs(const struct cairn_recipe *r)
+{
+    return !strcmp(cairn_recipe_str(r, "kernels.graphs"), "auto");
+}
+
 enum cairn_dtype cairn_setup_dtype(const struct cairn_recipe *r)
 {
     return strcmp(cairn_recipe_str(r, "sync.dtype"), "f32") ? CAIRN_BF16 : CAIRN_F32;

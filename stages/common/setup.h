@@ -9,6 +9,8 @@
 
 /* kernels.backend, kernels.precision, kernels.dsa, kernels.threads (threads > 0 overrides). */
 enum cairn_status cairn_setup_compute(struct cairn_compute *k, const struct cairn_recipe *r, int threads, struct cairn_error *err);
+/* kernels.graphs: 1 for auto. */
+int cairn_setup_graphs(const struct cairn_recipe *r);
 /* sync.dtype */
 enum cairn_dtype cairn_setup_dtype(const struct cairn_recipe *r);
 /* model.adapter: *lora = 0 and nothing made when the recipe trains full weights. */

@@ -141,7 +141,7 @@ enum cairn_status cairn_engine_create(struct cairn_engine **out, const struct ca
     TRY(host_rows(e, err));
     TRY(cairn_cache_create(&e->cache, m->config, m->k,
                            &(struct cairn_cache_opts){.slots = e->slots, .pages = e->pages, .page = o->page, .max_length = e->o.max_length}, err));
-    TRY(cairn_pass_create(&e->pass, &e->m, &(struct cairn_pass_opts){.max_rows = e->rows, .max_seqs = e->slots}, err));
+    TRY(cairn_pass_create(&e->pass, &e->m, &(struct cairn_pass_opts){.max_rows = e->rows, .max_seqs = e->slots, .graphs = e->o.graphs}, err));
     TRY(device_rows(e, err));
     *out = e;
     e = NULL;
@@ -539,6 +539,7 @@ enum cairn_status cairn_engine_step(struct cairn_engine *e, cairn_engine_tell_fn
     b = (struct cairn_batch){.n = n, .id = e->id, .pos = e->pos, .seq = e->seq};
     TRY(cairn_forward_cached(e->pass, e->cache, &b, e->want, drawn, &logits, err));
     e->stats.calls++;
+    e->stats.replayed = cairn_pass_replayed(e->pass);
     e->stats.prompt_tokens += n - drawn;
     e->stats.response_tokens += drawn;
     if (drawn)

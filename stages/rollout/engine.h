@@ -34,6 +34,7 @@ struct cairn_engine_opts {
     uint32_t step;
     float temperature, top_p, min_p; /* temperature > 0 (also with greedy: log-probabilities are taken at it); top_p 0 means 1 */
     int top_k, greedy;
+    int graphs;            /* 1: calls of sizes that come again are enqueued as one thing, where the device can; equal bits */
     int sampled;           /* 1: also the log-probabilities over what truncation left */
     const int32_t *stop;   /* (stops) ids that end a response; copied */
     int stops;
@@ -64,6 +65,7 @@ struct cairn_response {
 
 struct cairn_engine_stats {
     int64_t calls, prompt_tokens, response_tokens; /* of the model; prompt tokens count each time they are run */
+    int64_t replayed; /* calls that were enqueued as a graph */
     int most_living, most_pages;
 };
 

@@ -15,6 +15,7 @@
 #include "stages/common/prompting.h"
 #include "stages/common/prompts.h"
 #include "stages/common/ranks.h"
+#include "stages/common/setup.h"
 #include "stages/rollout/cursor.h"
 #include "stages/rollout/units.h"
 
@@ -200,6 +201,7 @@ static enum cairn_status engine_ready(struct rollout *x, int64_t begin, struct c
                                   .top_p = x->how.top_p,
                                   .min_p = x->how.min_p,
                                   .top_k = x->how.top_k,
+                                  .graphs = cairn_setup_graphs(x->recipe),
                                   .greedy = x->how.greedy,
                                   .sampled = x->how.truncates,
                                   .stop = x->prompting.stop.p,

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 
 #include "cuda_runtime_api.h"
 #include "emu.h"
@@ -77,10 +78,18 @@ const uint3 &emu_thread(void);
 /* Runs body once for every thread of the grid, blocks one after the other. */
 void emu_launch(const char *name, dim3 grid, dim3 block, size_t shared, emu_body_fn *body, void *ctx);
 
+/* A stream that is captured: work goes into the graph and runs when that is launched. */
+int emu_recording(void);
+void emu_record(std::function<void()> work);
+
 template <typename F> static void emu_run(const char *name, dim3 grid, dim3 block, size_t shared, F body)
 {
-    emu_launch(
-        name, grid, block, shared, [](void *p) { (*(F *)p)(); }, &body);
+    if (emu_recording())
+        emu_record([=]() mutable { emu_launch(
+                                       name, grid, block, shared, [](void *p) { (*(F *)p)(); }, &body); });
+    else
+        emu_launch(
+            name, grid, block, shared, [](void *p) { (*(F *)p)(); }, &body);
 }
 
 #define LAUNCH(c, kernel, grid, block, shared, ...)                                                                                \

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
+#include <vector>
 
 #define MAX_THREADS 1024
 #define STACK       (128 << 10)
@@ -282,6 +283,24 @@ struct head {
     size_t bytes;
 };
 
+/* What a captured stream was given, in order. */
+struct emu_graph {
+    std::vector<std::function<void()>> work;
+};
+struct emu_graph_exec {
+    std::vector<std::function<void()>> work;
+};
+static struct emu_graph *recording;
+
+int emu_recording(void)
+{
+    return recording != NULL;
+}
+void emu_record(std::function<void()> work)
+{
+    recording->work.push_back(std::move(work));
+}
+
 extern "C" {
 
 const char *cudaGetErrorString(cudaError_t e)
@@ -332,6 +351,8 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     const size_t page = 4096, body_bytes = (bytes + 15) / 16 * 16, size = page + (body_bytes + page - 1) / page * page + page;
     char *map;
 
+    if (recording)
+        return failed(cudaErrorNotSupported);
     if (bytes > (size_t)1 << 40)
         return failed(cudaErrorMemoryAllocation);
     map = (char *)mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -391,7 +412,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t)
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t)
 {
-    return cudaSuccess;
+    return recording ? failed(cudaErrorNotSupported) : cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned)
 {
@@ -424,43 +445,65 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t)
     *ms = 1;
     return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void *d, const void *s, size_t bytes, enum cudaMemcpyKind, cudaStream_t)
+cudaError_t cudaMemcpyAsync(void *d, const void *s, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t)
 {
-    memmove(d, s, bytes);
+    if (recording && kind != cudaMemcpyDeviceToDevice)
+        return failed(cudaErrorNotSupported);
+    if (recording)
+        emu_record([=]() { memmove(d, s, bytes); });
+    else
+        memmove(d, s, bytes);
     return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void *d, int byte, size_t bytes, cudaStream_t)
 {
-    memset(d, byte, bytes);
+    if (recording)
+        emu_record([=]() { memset(d, byte, bytes); });
+    else
+        memset(d, byte, bytes);
     return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t, enum cudaStreamCaptureMode)
 {
-    return failed(cudaErrorNotSupported);
+    if (recording)
+        return failed(cudaErrorNotSupported);
+    recording = new emu_graph;
+    return cudaSuccess;
 }
-cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t *)
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t *g)
 {
-    return failed(cudaErrorNotSupported);
+    if (!recording)
+        return failed(cudaErrorNotSupported);
+    *g = recording;
+    recording = NULL;
+    return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t, enum cudaStreamCaptureStatus *status)
 {
-    *status = cudaStreamCaptureStatusNone;
+    *status = recording ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
     return cudaSuccess;
 }
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *, cudaGraph_t, unsigned long long)
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned long long)
 {
-    return failed(cudaErrorNotSupported);
-}
-cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t)
-{
-    return failed(cudaErrorNotSupported);
-}
-cudaError_t cudaGraphDestroy(cudaGraph_t)
-{
+    *x = new emu_graph_exec{g->work};
     return cudaSuccess;
 }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t)
+cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t)
 {
+    if (recording)
+        return failed(cudaErrorNotSupported);
+    for (auto &w : x->work)
+        w();
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t g)
+{
+    delete g;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x)
+{
+    delete x;
     return cudaSuccess;
 }
 }

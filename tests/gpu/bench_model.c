@@ -9,6 +9,7 @@
  *     step[,REPEATS]            one optimiser update
  *     profile,B,T               the same, op by op
  *     rollout,N,PROMPT,NEW      N prompts in one engine: new tokens a second, the prompts' time included
+ *     graphs,N,PROMPT,NEW       the same prompts with and without graphs: equal tokens and bits, and the time of either
  *     decode,N,PROMPT,NEW       N sequences, op by op, of the calls that decode only
  *     bits,TOKENS[,SECONDS]     sampled log-probabilities against the trainer's, bit by bit, over mixes of batch, pages and chunks
  *     repeat,N,B,T              N times forward and backward: equal bits of log-probabilities and of every gradient
@@ -234,7 +235,7 @@ out:
 struct sampled { /* prompt and response of one sample */
     int32_t *id;
     float *logprob; /* of the response */
-    int64_t prompt, n;
+    int64_t prompt, n, tag;
 };
 
 struct samples {
@@ -262,6 +263,7 @@ static enum cairn_status keep(void *arg, const struct cairn_response *r, struct 
     memcpy(s->logprob, r->logprobs, (size_t)r->n * sizeof *s->logprob);
     s->prompt = prompt;
     s->n = r->n;
+    s->tag = r->tag;
     l->n++;
     return CAIRN_OK;
 }
@@ -282,11 +284,11 @@ static void samples_free(struct samples *l)
     free(l->s);
 }
 
-static enum cairn_status engine_make(struct cairn_engine **e, struct subject *s, int batch, int page, int prefill, int64_t longest,
+static enum cairn_status engine_make(struct cairn_engine **e, struct subject *s, int batch, int page, int prefill, int64_t longest, int graphs,
                                      struct cairn_error *err)
 {
     const struct cairn_engine_opts o = {
-        .batch = batch, .page = page, .prefill = prefill, .max_length = longest, .seed = 11, .step = 1, .temperature = 1};
+        .batch = batch, .page = page, .prefill = prefill, .max_length = longest, .seed = 11, .step = 1, .temperature = 1, .graphs = graphs};
 
     return cairn_engine_create(e, &s->m, &o, err);
 }
@@ -313,7 +315,7 @@ static enum cairn_status rollout(struct subject *s, const int64_t *v, int n, str
 
     (void)n;
     TRY(rows_random(&p, s, (int)v[0], v[1], err));
-    TRY(engine_make(&e, s, (int)v[0], 64, 8192, v[1] + v[2], err));
+    TRY(engine_make(&e, s, (int)v[0], 64, 8192, v[1] + v[2], 1, err));
     for (int turn = 0; turn < 2; turn++) { /* the first one warms up */
         tokens = steps = 0;
         for (int i = 0; i < v[0]; i++)
@@ -327,13 +329,68 @@ static enum cairn_status rollout(struct subject *s, const int64_t *v, int n, str
         }
     }
     end = cairn_now_s();
-    printf("{\"what\":\"rollout,%lld,%lld,%lld\",\"tok_s\":%.1f,\"ms_a_call\":%.4f,\"first_ms\":%.3f,\"calls\":%lld,\"engine_gb\":%"
+    printf("{\"what\":\"rollout,%lld,%lld,%lld\",\"tok_s\":%.1f,\"ms_a_call\":%.4f,\"first_ms\":%.3f,\"calls\":%lld,\"replayed\":%lld,\"engine_gb\":%"
            ".3f}\n",
            (long long)v[0], (long long)v[1], (long long)v[2], (double)tokens / (end - begin),
            1e3 * (end - first) / (double)(steps - 1), 1e3 * (first - begin), (long long)steps,
-           (double)cairn_engine_bytes(e) * 1e-9);
+           (long long)cairn_engine_stats(e).replayed, (double)cairn_engine_bytes(e) * 1e-9);
 out:
     cairn_engine_destroy(e);
+    rows_free(&p);
+    return st;
+}
+
+static int by_prompt(const void *a, const void *b)
+{
+    const struct sampled *x = a, *y = b;
+
+    return x->tag < y->tag ? -1 : x->tag > y->tag;
+}
+
+static enum cairn_status graphs(struct subject *s, const int64_t *v, int n, struct cairn_error *err)
+{
+    struct samples got[2] = {{.s = calloc((size_t)v[0], sizeof(struct sampled)), .room = (int)v[0]},
+                             {.s = calloc((size_t)v[0], sizeof(struct sampled)), .room = (int)v[0]}};
+    struct cairn_engine *e = NULL;
+    struct rows p = {0};
+    double took[2] = {0, 0};
+    int64_t tokens = 0, bad = 0, replayed[2];
+    enum cairn_status st = CAIRN_OK;
+
+    (void)n;
+    if (!got[0].s || !got[1].s)
+        TRY(CAIRN_NOMEM(err));
+    TRY(rows_random(&p, s, (int)v[0], v[1], err));
+    for (int on = 0; on < 2; on++) {
+        got[on].prompts = &p;
+        TRY(engine_make(&e, s, (int)v[0], 64, 8192, v[1] + v[2], on, err));
+        for (int i = 0; i < v[0]; i++) /* of several lengths: sequences leave one after the other, the number of rows changes */
+            TRY(submit(e, &p, i, v[2] - i % 4 * (v[2] / 8), 1, err));
+        TRY(cairn_stream_wait(&s->k.stream, err));
+        took[on] = cairn_now_s();
+        TRY(cairn_engine_run(e, keep, &got[on], err));
+        took[on] = cairn_now_s() - took[on];
+        replayed[on] = cairn_engine_stats(e).replayed;
+        cairn_engine_destroy(e);
+        e = NULL;
+        qsort(got[on].s, (size_t)got[on].n, sizeof *got[on].s, by_prompt);
+    }
+    bad += got[0].n != v[0] || got[1].n != v[0] || replayed[0] || (cairn_graphs_there(s->k.dev) && !replayed[1]);
+    for (int i = 0; i < got[0].n && i < got[1].n; i++) {
+        const struct sampled *a = &got[0].s[i], *b = &got[1].s[i];
+
+        tokens += a->n;
+        if (a->n != b->n || memcmp(a->id, b->id, (size_t)(a->prompt + a->n) * sizeof *a->id) ||
+            memcmp(a->logprob, b->logprob, (size_t)a->n * sizeof *a->logprob))
+            bad++;
+    }
+    unequal += bad != 0;
+    printf("{\"what\":\"graphs,%lld,%lld,%lld\",\"tokens\":%lld,\"unequal_samples\":%lld,\"replayed\":%lld,\"off_s\":%.4f,\"on_s\":%.4f}\n",
+           (long long)v[0], (long long)v[1], (long long)v[2], (long long)tokens, (long long)bad, (long long)replayed[1], took[0], took[1]);
+out:
+    cairn_engine_destroy(e);
+    samples_free(&got[0]);
+    samples_free(&got[1]);
     rows_free(&p);
     return st;
 }
@@ -350,7 +407,7 @@ static enum cairn_status decode(struct subject *s, const int64_t *v, int n, stru
     (void)n;
     snprintf(what, sizeof what, "decoding %lld sequences", (long long)v[0]);
     TRY(rows_random(&p, s, (int)v[0], v[1], err));
-    TRY(engine_make(&e, s, (int)v[0], 64, 8192, v[1] + v[2], err));
+    TRY(engine_make(&e, s, (int)v[0], 64, 8192, v[1] + v[2], 0, err));
     for (int i = 0; i < v[0]; i++)
         TRY(submit(e, &p, i, v[2], 1, err));
     while (!cairn_engine_idle(e)) {
@@ -391,7 +448,7 @@ static enum cairn_status bits_mix(struct subject *s, int mix, int64_t rows, int6
     got.prompts = &p;
     TRY(rows_make(&p, prompts * longest, prompts, err));
     TRY(rows_make(&pack, rows, 512, err));
-    TRY(engine_make(&e, s, batch[m], page[m], chunk[m], 2 * longest, err));
+    TRY(engine_make(&e, s, batch[m], page[m], chunk[m], 2 * longest, mix % 2 == 0, err));
     for (int i = 0; i < prompts; i++) {
         int64_t n = 1 + draw(s, (uint32_t)longest / 2);
 
@@ -472,6 +529,7 @@ static const struct {
 } commands[] = {
     {"train", 2, 3, train},   {"step", 0, 1, step}, {"profile", 2, 2, profile}, {"rollout", 3, 3, rollout},
     {"decode", 3, 3, decode}, {"bits", 1, 2, bits}, {"repeat", 3, 3, repeat},   {"memory", 0, 0, memory},
+    {"graphs", 3, 3, graphs},
 };
 
 static enum cairn_status command(struct subject *s, char *text, struct cairn_error *err)
