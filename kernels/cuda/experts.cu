@@ -2,7 +2,8 @@
  *
  * dispatch is a stable counting sort: each warp takes one run of consecutive choices; its counts, then its choices in order.
  * Integers only: how the choices are cut into runs shows nowhere. A small call is one block; a large one counts, scans each
- * expert's runs, and places, in three. combine: one block a row, eight channels a thread, choices ascending. combine_bwd: one warp
+ * expert's runs, and places, in three. combine: one block a row (several where rows are few), eight channels a thread, choices
+ * ascending. combine_bwd: one warp
  * a choice, chunk c of eight channels is lane c mod 32's, the lanes are added by halves. Floors: combine reads (k+1) N*D and writes
  * N*D; combine_bwd reads (k+1) N*D and writes k N*D.
  */
@@ -263,7 +264,7 @@ __global__ void __launch_bounds__(256)
 {
     const int64_t n = blockIdx.x;
 
-    for (int64_t i = (int64_t)threadIdx.x * 8; i < k.D; i += (int64_t)blockDim.x * 8) {
+    for (int64_t i = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * 8; i < k.D; i += (int64_t)gridDim.y * blockDim.x * 8) {
         float sum[8] = {0.0f}, v[8];
 
         if (base)
@@ -274,7 +275,7 @@ __global__ void __launch_bounds__(256)
             float g = k.gated ? gate[n * k.K + j] : 1.0f;
 
             if (row < 0 || row >= k.M) {
-                if (threadIdx.x == 0)
+                if (threadIdx.x == 0 && blockIdx.y == 0)
                     fault_set(k.fault, OP_combine, FAULT_INDEX, row);
                 continue;
             }
@@ -304,8 +305,9 @@ extern "C" enum cairn_status cairn_combine_cuda(struct cairn_stream *s, const st
     k.gated = gate.p != NULL;
     k.fault = c.cuda->d_fault;
     ON_ACT(x.type, T,
-           LAUNCH(&c, combine_rows<T>, (unsigned)N, threads < 256 ? (unsigned)threads : 256u, 0, k, (const T *)x.p, f32(&gate),
-                  i32(&where), (const T *)base.p, (T *)y.p));
+           LAUNCH(&c, combine_rows<T>, dim3((unsigned)N, N < 4 * c.cuda->sms ? (unsigned)ceil_div(threads, 256) : 1u),
+                  threads < 256 ? (unsigned)threads : 256u, 0, k, (const T *)x.p, f32(&gate), i32(&where), (const T *)base.p,
+                  (T *)y.p));
     return call_end(&c);
 }
 

@@ -1,6 +1,7 @@
 /* router.cu - the sigmoid router with selection bias and its backward: one warp a row.
  *
- * Lane l holds scores l, l+32, ...; the choice takes k rounds, each the largest free score by (score, lower index), a NaN as -inf.
+ * Lane l holds scores l, l+32, ... and knows the best of them; the choice takes k rounds, each the largest of the lanes' by (score,
+ * lower index), a NaN as -inf.
  * Sums over the chosen run in ascending expert order. Group-limited top-k: DeepSeek-V3 (arXiv:2412.19437, section 2.1.2).
  * Floor: reads N*E*4 bytes.
  */
@@ -37,15 +38,19 @@ __device__ static inline uint32_t rank_of(float x)
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-__device__ static inline uint64_t warp_max64(uint64_t x)
+/* The best of this lane's experts and its number; ranks (E), 0: not to be had. The lower of equals. */
+__device__ static inline uint32_t lane_best(const uint32_t *ranks, int E, uint32_t *expert)
 {
-#pragma unroll
-    for (int h = 16; h; h >>= 1) {
-        uint64_t y = __shfl_xor_sync(0xffffffffu, x, h);
+    uint32_t best = 0;
 
-        x = y > x ? y : x;
-    }
-    return x;
+    *expert = 0xffffffffu;
+#pragma unroll 8
+    for (int e = threadIdx.x % 32; e < E; e += 32)
+        if (ranks[e] > best) {
+            best = ranks[e];
+            *expert = (uint32_t)e;
+        }
+    return best;
 }
 
 /* Sum of the two largest of sel[0 .. n), by one lane. */
@@ -75,7 +80,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     const int64_t n = (int64_t)blockIdx.x * WARPS + warp;
     float *sel = room + (size_t)warp * (k.E + k.n_group + k.K), *group = sel + k.E;
     int32_t *id = (int32_t *)(group + k.n_group);
-    float sum = 0.0f;
+    float sum = 0.0f, p = 0.0f;
 
     if (n >= k.N)
         return;
@@ -97,13 +102,14 @@ __global__ void __launch_bounds__(32 * WARPS)
         }
         __syncwarp();
     } else {
-        uint32_t free_mask = 0, taken = 0;
+        uint32_t free_mask = 0, taken = 0, best, expert;
+        uint32_t *ranks = (uint32_t *)sel;
         int count = 0;
 
         for (int e = lane; e < k.E; e += 32) {
-            float p = sigmoid(r[e]);
+            const float s = sigmoid(r[e]);
 
-            sel[e] = bias ? p + bias[e] : p;
+            sel[e] = bias ? s + bias[e] : s;
         }
         __syncwarp();
         if (k.topk_group < k.n_group) {
@@ -123,23 +129,17 @@ __global__ void __launch_bounds__(32 * WARPS)
             for (int e = lane, i = 0; e < k.E; e += 32, i++)
                 free_mask |= 1u << i;
         }
+        for (int e = lane, i = 0; e < k.E; e += 32, i++)
+            ranks[e] = free_mask >> i & 1 ? rank_of(sel[e]) : 0;
+        best = lane_best(ranks, k.E, &expert);
         for (int j = 0; j < k.K; j++) {
-            uint64_t best = 0;
+            const uint32_t most = __reduce_max_sync(0xffffffffu, best);
+            const uint32_t e = __reduce_min_sync(0xffffffffu, best == most ? expert : 0xffffffffu);
 
-            for (int e = lane, i = 0; e < k.E; e += 32, i++)
-                if (free_mask >> i & 1) {
-                    uint64_t key = (uint64_t)rank_of(sel[e]) << 32 | (0xffffffffu - (uint32_t)e);
-
-                    best = key > best ? key : best;
-                }
-            best = warp_max64(best);
-            {
-                uint32_t e = 0xffffffffu - (uint32_t)best;
-
-                if ((int)(e % 32) == lane) {
-                    free_mask &= ~(1u << (e / 32));
-                    taken |= 1u << (e / 32);
-                }
+            if (e == expert) { /* this lane's: it looks for its next */
+                taken |= 1u << (e / 32);
+                ranks[e] = 0;
+                best = lane_best(ranks, k.E, &expert);
             }
         }
         for (int e = lane, i = 0; i < (k.E + 31) / 32; e += 32, i++) { /* ascending */
@@ -152,11 +152,16 @@ __global__ void __launch_bounds__(32 * WARPS)
         }
         __syncwarp();
     }
-    for (int j = 0; j < k.K; j++)
-        sum += sigmoid(r[id[j]]);
-    for (int j = lane; j < k.K; j += 32) {
-        float p = sigmoid(r[id[j]]);
+    for (int j0 = 0; j0 < k.K; j0 += 32) { /* a lane a score, the sum in order */
+        const int here = k.K - j0 < 32 ? k.K - j0 : 32;
 
+        p = lane < here ? sigmoid(r[id[j0 + lane]]) : 0.0f;
+        for (int j = 0; j < here; j++)
+            sum += __shfl_sync(0xffffffffu, p, j);
+    }
+    for (int j = lane; j < k.K; j += 32) {
+        if (k.K > 32)
+            p = sigmoid(r[id[j]]);
         idx[j] = id[j];
         prob[j] = p;
         gate[j] = (k.norm ? p / (sum + 1e-20f) : p) * k.scale;

@@ -6,9 +6,18 @@
 struct gated {
     int64_t N, F, chunks; /* chunks of eight channels a row */
     int64_t as, us, hs, das, dus;
-    int wide;
+    int wide, few; /* few: less than 2^32 chunks in all, so that a short division does */
     float limit;
 };
+
+/* Row and first channel of chunk id. */
+__device__ static inline int64_t place(const struct gated *k, int64_t id, int64_t *i)
+{
+    const int64_t n = k->few ? (int64_t)((uint32_t)id / (uint32_t)k->chunks) : id / k->chunks;
+
+    *i = (id - n * k->chunks) * 8;
+    return n;
+}
 
 __device__ static inline float sigmoid(float x) /* through e^-|x|, so that neither tail loses digits */
 {
@@ -19,7 +28,7 @@ __device__ static inline float sigmoid(float x) /* through e^-|x|, so that neith
 
 template <typename T> __global__ void __launch_bounds__(256) swiglu_rows(struct gated k, const T *a, const T *u, T *h)
 {
-    const int64_t id = (int64_t)blockIdx.x * 256 + threadIdx.x, n = id / k.chunks, i = (id - n * k.chunks) * 8;
+    int64_t i, n = place(&k, (int64_t)blockIdx.x * 256 + threadIdx.x, &i);
     float x[8], y[8];
 
     if (n >= k.N)
@@ -40,7 +49,7 @@ template <typename T> __global__ void __launch_bounds__(256) swiglu_rows(struct 
 template <typename T>
 __global__ void __launch_bounds__(256) swiglu_bwd_rows(struct gated k, const T *a, const T *u, const T *dh, T *da, T *du)
 {
-    const int64_t id = (int64_t)blockIdx.x * 256 + threadIdx.x, n = id / k.chunks, i = (id - n * k.chunks) * 8;
+    int64_t i, n = place(&k, (int64_t)blockIdx.x * 256 + threadIdx.x, &i);
     float x[8], y[8], d[8];
 
     if (n >= k.N)
@@ -71,6 +80,7 @@ extern "C" enum cairn_status cairn_swiglu_cuda(struct cairn_stream *s, const str
 
     if (call_ok(&c) && N && F) {
         k.wide = arg_align(&a) == 16 && arg_align(&u) == 16 && arg_align(&h) == 16;
+        k.few = N * k.chunks < (int64_t)UINT32_MAX - 256;
         k.limit = args->limit;
         ON_ACT(
             a.type, T,
@@ -93,6 +103,7 @@ extern "C" enum cairn_status cairn_swiglu_bwd_cuda(struct cairn_stream *s, const
 
     if (call_ok(&c) && N && F) {
         k.wide = arg_align(&a) == 16 && arg_align(&u) == 16 && arg_align(&dh) == 16 && arg_align(&da) == 16 && arg_align(&du) == 16;
+        k.few = N * k.chunks < (int64_t)UINT32_MAX - 256;
         k.limit = args->limit;
         ON_ACT(a.type, T,
                LAUNCH(&c, swiglu_bwd_rows<T>, (unsigned)ceil_div(N * k.chunks, 256), 256, 0, k, (const T *)a.p, (const T *)u.p,

@@ -204,7 +204,8 @@ static void ways(struct lab *l)
                  {40, 16, 4, 64, 2, "many empty"},
                  {700, 70, 5, 8, 0, "choices beyond one block"},
                  {9000, 33, 8, 8, 0, "choices of very many runs"},
-                 {300, 1024, 8, 8, 0, "as many experts as there may be"}};
+                 {300, 1024, 8, 8, 0, "as many experts as there may be"},
+                 {5, 4, 2, 4200, 0, "more columns than a block takes"}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int N = lab_small() && cases[i].n > 1000 ? 1000 : cases[i].n, E = cases[i].e, K = cases[i].k, D = cases[i].d;

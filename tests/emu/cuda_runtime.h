@@ -175,6 +175,21 @@ static inline int __all_sync(unsigned mask, int x)
 {
     return __ballot_sync(mask, x) == mask;
 }
+static inline unsigned __reduce_max_sync(unsigned mask, unsigned x)
+{
+    uint64_t all[32];
+    unsigned most = 0;
+
+    emu_exchange(mask, x, all);
+    for (int i = 0; i < 32; i++)
+        if (mask >> i & 1 && (unsigned)all[i] > most)
+            most = (unsigned)all[i];
+    return most;
+}
+static inline unsigned __reduce_min_sync(unsigned mask, unsigned x)
+{
+    return ~__reduce_max_sync(mask, ~x);
+}
 template <typename T> static inline unsigned __match_any_sync(unsigned mask, T x)
 {
     uint64_t w = 0, all[32];
