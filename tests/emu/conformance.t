@@ -1,9 +1,9 @@
 #!/bin/sh
 # conformance.t - the GPU back-end's kernels on an emulated GPU (emu.h), through the conformance programs, with f32 and with bf16
-# activations.
+# activations; and a small model that samples with recorded calls (decode_small).
 build=${CAIRN_BUILD:-build}
 export CAIRN_TEST_BACKEND=cuda CAIRN_CUDA_OBJECT=cairn-emu.so
-programs="norm rope rows experts loss attention"
+programs="norm rope rows experts loss attention decode_small"
 n=0
 for p in $programs; do
     n=$((n + 1))

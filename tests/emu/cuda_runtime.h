@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <tuple>
 
 #include "cuda_runtime_api.h"
 #include "emu.h"
@@ -82,20 +83,29 @@ void emu_launch(const char *name, dim3 grid, dim3 block, size_t shared, emu_body
 int emu_recording(void);
 void emu_record(std::function<void()> work);
 
-template <typename F> static void emu_run(const char *name, dim3 grid, dim3 block, size_t shared, F body)
+/* As a launch does: arguments are evaluated and copied now, whenever the kernel runs. */
+template <typename T> struct emu_given { /* converted to what the kernel takes, never asked what it is */
+    typedef T type;
+};
+template <typename... P>
+static void emu_run(const char *name, dim3 grid, dim3 block, size_t shared, void (*kernel)(P...), typename emu_given<P>::type... arguments)
 {
+    struct body {
+        void (*kernel)(P...);
+        std::tuple<P...> arguments;
+    } body = {kernel, std::tuple<P...>(arguments...)};
+    auto once = [](void *p) { std::apply(((struct body *)p)->kernel, ((struct body *)p)->arguments); };
+
     if (emu_recording())
-        emu_record([=]() mutable { emu_launch(
-                                       name, grid, block, shared, [](void *p) { (*(F *)p)(); }, &body); });
+        emu_record([=]() mutable { emu_launch(name, grid, block, shared, once, &body); });
     else
-        emu_launch(
-            name, grid, block, shared, [](void *p) { (*(F *)p)(); }, &body);
+        emu_launch(name, grid, block, shared, once, &body);
 }
 
 #define LAUNCH(c, kernel, grid, block, shared, ...)                                                                                \
     do {                                                                                                                           \
         if (call_ok(c))                                                                                                            \
-            emu_run(#kernel, dim3(grid), dim3(block), (shared), [=]() mutable { kernel(__VA_ARGS__); });                           \
+            emu_run(#kernel, dim3(grid), dim3(block), (shared), kernel, ##__VA_ARGS__);                                            \
     } while (0)
 
 template <typename F> static inline cudaError_t cudaFuncSetAttribute(F, enum cudaFuncAttribute, int)
