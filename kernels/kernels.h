@@ -119,8 +119,9 @@ struct cairn_index {
 
 /* Sparse attention with one shared key head (absorbed MLA): keys W = C + R wide, values are their first C channels.
  * l[h,s] = scale * q[n,h].k[s] over s in idx[n]; P = softmax; o[n,h] = sum_s P * k[s][0:C]; lse = ln sum exp l.
- * o sums over s ascending; the order of sum exp depends on the choice alone. idx: ascending positions that row n sees, at least
- * one, then -1 (else CAIRN_EBUG). q act (N, H, W) strided; o act (N, H, C) strided; lse f32 (N, H); idx i32 (N, T). */
+ * o sums over s ascending; the order of sum exp depends on position and choice alone. idx: ascending positions that row n sees, at
+ * least one, then -1 (else CAIRN_EBUG). A key that is not finite may reach rows of its sequence behind it that do not choose it.
+ * q act (N, H, W) strided; o act (N, H, C) strided; lse f32 (N, H); idx i32 (N, T). */
 struct cairn_attention {
     struct cairn_tensor q, idx, o, lse;
     struct cairn_keys keys;

@@ -1,10 +1,15 @@
 /* attention.cuh - what the files of sparse attention share: the job of one call, and which rows go together.
  *
- * Rows that go together. The wgmma kernels work on tiles of 64 (row, head) pairs. With H < 64 heads a tile has room for
- * G = min(64 / H, 16) rows, and rows of one sequence whose choice is *all* of their positions have the same key at place j: they
- * go together where their positions fall into one aligned group of G and stand in consecutive rows. A row whose list is shorter
- * gets P = 0 exactly at the places behind it, so that its sums are those that it has alone; a key behind it that is not finite
- * (0 * NaN) keeps the next row out of the group. Which rows go together depends on positions, not on where in the call they stand.
+ * Rows by position. The wgmma kernels work on tiles of 64 (row, head) pairs. With H <= 32 heads a tile has room for
+ * G = min(64 / H, 16) rows, which is worth it if they share keys. So a row whose position is below `reach` goes by position: its
+ * places are all positions that it sees, in order, and those that it does not choose have P = 0. reach is T, whose rows choose all
+ * they see, or with G > 1 twice that: half of the work is then for nothing, but done for G rows at a time. Other rows go by
+ * their list. Positions, H and T alone decide, so that training and decode share bits.
+ *
+ * Rows that go together. Rows by position of one sequence go together where their positions fall into one aligned group of G and
+ * stand in consecutive rows. P = 0 exactly at places that a row does not see, so that its sums are those that it has alone; a
+ * key of the group that is not finite (0 * NaN) keeps the next row out of the group. A key that is not finite reaches all rows by
+ * position behind it, whether they choose it or not. Which rows go together depends on positions, not on where they stand.
  */
 #ifndef CAIRN_KERNELS_CUDA_ATTENTION_CUH
 #define CAIRN_KERNELS_CUDA_ATTENTION_CUH
@@ -37,7 +42,8 @@ struct attention_job {
     float *lse;         /* (N, H) */
     float *dk;          /* (S, W) */
     int64_t N;
-    int H, W, C, T, G;
+    int H, W, C, T, G, reach, words;
+    uint64_t *mask; /* (N, words), reach > T: positions that row n chooses, 64 by 64; of tiles that have a row behind T */
     float scale;
     /* backward: rows n0 .. n0 + run (with rows.rest: of that list), what they give to their keys, and where. A run's length changes
      * no bit. */
@@ -58,12 +64,12 @@ __device__ static inline int chunk_keys(int p1, int chunk, int c)
 
 /* Do types and shapes fit the wgmma kernels, on this device? */
 int attention_wgmma_takes(const struct call *c, const struct attention_job *k);
-int attention_wgmma_group(int H); /* G */
+void attention_wgmma_form(struct attention_job *k); /* G, reach, words */
 void attention_wgmma(struct call *c, const struct attention_job *k);
 /* Scratch of rows, and (room not NULL) where its pieces are. chunk and D come from the shapes. */
 size_t attention_rows_room(struct attention_job *k, char *room);
 void attention_rows_make(struct call *c, const struct attention_job *k);
-/* dq and D of all rows that choose all of their positions; then what those of chains give to dk. */
+/* dq and D of all rows by position; then what those of chains give to dk. */
 void attention_bwd_query(struct call *c, const struct attention_job *k);
 void attention_bwd_key(struct call *c, const struct attention_job *k);
 /* Query pass of the backward for rows n0 .. n0 + rows of the rest. */

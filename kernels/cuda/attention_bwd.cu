@@ -189,7 +189,8 @@ extern "C" enum cairn_status cairn_attention_bwd_cuda(struct cairn_stream *s, co
     k.N = N, k.H = (int)H, k.W = (int)W, k.C = (int)C, k.T = (int)T;
     wide = W % 8 == 0 && arg_align(&dk) == 16;
     fast = wide && attention_wgmma_takes(&c, &k);
-    k.G = fast ? attention_wgmma_group(k.H) : 1;
+    if (fast)
+        attention_wgmma_form(&k);
     parts = fast ? ceil_div(H, 64) : 1;
     size = parts * (fast ? sizeof(bf16) : sizeof(float));
     run = GIVE_BYTES / (T * W * size);

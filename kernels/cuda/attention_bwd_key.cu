@@ -1,4 +1,4 @@
-/* attention_bwd_key.cu - what rows that choose all of their positions give to their keys, with wgmma, for whole chains of rows
+/* attention_bwd_key.cu - what rows by position give to their keys, with wgmma, for whole chains of rows
  * (attention_rows.cu).
  *
  * A piece of work is 64 keys of a sequence against the rows of a chunk of positions that see them. A block of threads takes one,
@@ -35,7 +35,7 @@ struct room {
     unsigned char key[KEY_TILES][LINES], pair[2][KEY_TILES + VALUE_TILES][SMALL]; /* q, then d_o */
     unsigned char p[2][LINES];                                                    /* chunks 0-3 of a line: P; 4-7: dl */
     float lse[2][STEP], D[2][STEP];
-    int limit[2][STEP]; /* position of the pair's row; -1: no pair */
+    uint32_t there[2][2][STEP]; /* keys that the pair's row chooses, 32 by 32 */
     uint64_t loaded[2], unused[2], full[2], empty[2], done;
     struct piece piece;
 };
@@ -87,6 +87,16 @@ __device__ static inline void load_keys(const struct attention_job *k, struct ro
     }
 }
 
+/* Which of keys 32 half .. of the piece the row at this position, one of the piece's, chooses. */
+__device__ static inline uint32_t chosen(const struct attention_job *k, const struct piece *z, int pos, int half)
+{
+    int left = pos + 1 - z->first - half * 32;
+
+    if (pos >= k->T)
+        return ((const uint32_t *)(k->mask + (z->n0 + pos - z->p0) * (int64_t)k->words))[z->first / 32 + half];
+    return left >= 32 ? 0xffffffffu : left > 0 ? (1u << left) - 1 : 0;
+}
+
 /* Warpgroup 3: 64 threads a buffer; thread t % 64 brings chunk t % 8 of each line of pairs t / 8 + 8 i. */
 __device__ static inline void gather(const struct attention_job *k, struct room *s)
 {
@@ -122,7 +132,9 @@ __device__ static inline void gather(const struct attention_job *k, struct room 
 
             s->lse[buffer][t] = there ? k->lse[at] * LOG2E : 0.0f;
             s->D[buffer][t] = there ? k->rows.D[at] : 0.0f;
-            s->limit[buffer][t] = there ? pos : -1;
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                s->there[buffer][half][t] = there ? chosen(k, z, pos, half) : 0;
         }
         copy_wait<0>();
         fence_for_wgmma();
@@ -202,15 +214,16 @@ __device__ static inline void weigh(const struct attention_job *k, struct room *
         for (int j = 0; j < 4; j++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                int pair = j * 8 + lane % 4 * 2 + e, limit = s->limit[buffer][pair];
+                int pair = j * 8 + lane % 4 * 2 + e;
+                uint32_t there = s->there[buffer][r / 32][pair] >> r % 32;
                 float lse = s->lse[buffer][pair], D = s->D[buffer][pair];
 
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    int at = 4 * j + 2 * half + e, there = s->piece.first + r + 8 * half <= limit;
-                    float p = there ? exp2_fast(fmaf(l[at], scale, -lse)) : 0.0f;
+                    int at = 4 * j + 2 * half + e, seen = there >> 8 * half & 1;
+                    float p = seen ? exp2_fast(fmaf(l[at], scale, -lse)) : 0.0f;
 
-                    dp[at] = there ? p * (dp[at] - D) * k->scale : 0.0f;
+                    dp[at] = seen ? p * (dp[at] - D) * k->scale : 0.0f;
                     l[at] = p;
                 }
             }
@@ -339,7 +352,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_bwd_key_tiles(const __gr
 #endif
 }
 
-#define ROOM_BYTES ((KEY_TILES + 2) * LINES + 2 * (KEY_TILES + VALUE_TILES) * SMALL + 6 * STEP * 4 + 9 * 8 + 13 * 4 + 8)
+#define ROOM_BYTES ((KEY_TILES + 2) * LINES + 2 * (KEY_TILES + VALUE_TILES) * SMALL + 8 * STEP * 4 + 9 * 8 + 13 * 4 + 8)
 #if HAVE_WGMMA
 static_assert(sizeof(struct room) <= ROOM_BYTES, "shared memory");
 #endif
@@ -349,7 +362,7 @@ void attention_bwd_key(struct call *c, const struct attention_job *k)
     /* Pieces, at most: whole chunks, and two broken ones a chain; the keys of chains are not shared. */
     int64_t chains = k->keys.B < k->N ? k->keys.B : k->N, longest = keys_longest(&k->keys);
     int64_t pieces =
-        k->N / k->rows.chunk * ceil_div(k->T < longest ? k->T : longest, KEY_BLOCK) + 2 * (k->keys.S / KEY_BLOCK + chains);
+        k->N / k->rows.chunk * ceil_div(k->reach < longest ? k->reach : longest, KEY_BLOCK) + 2 * (k->keys.S / KEY_BLOCK + chains);
 
     if (pieces > INT32_MAX)
         call_fail(c, "%lld pieces of work", (long long)pieces);

@@ -1,4 +1,4 @@
-/* attention_bwd_query.cu - dq of rows that choose all of their positions, with wgmma; and D = d_o . o of their heads, for
+/* attention_bwd_query.cu - dq of rows by position, with wgmma; and D = d_o . o of their heads, for
  * attention_bwd_key.cu.
  *
  * A block of threads has a tile of 64 (row, head) pairs (attention.cuh says which rows go together), its q and d_o, and walks over
@@ -39,6 +39,7 @@ __device__ static void plan_tile(const struct attention_job *k, int64_t n, struc
         s->plan.each[lane] = pos + 1 + lane;
     if (!lane) {
         s->plan.rows = good ? rows : 0, s->plan.seq = k->keys.seq[n], s->plan.pos = pos + rows - 1, s->plan.count = pos + rows;
+        s->plan.whole = 1, s->plan.masked = pos + rows > k->T;
         s->base = good ? k->keys.start[s->plan.seq] : 0;
     }
 }
@@ -74,21 +75,21 @@ __device__ static inline void gather(const struct attention_job *k, int blocks, 
 /* Warpgroup 0. */
 __device__ static inline void weigh(const struct attention_job *k, int64_t n, int h0, int heads, int blocks, struct room *s)
 {
-    int lane = threadIdx.x % 32, r = threadIdx.x % 128 / 32 * 16 + lane / 4, limit[2];
+    int lane = threadIdx.x % 32, r = threadIdx.x % 128 / 32 * 16 + lane / 4, g[2];
     uint64_t q = wgmma_operand(shared_address(s->q), 0, 1024), d_o = wgmma_operand(shared_address(s->d_o), 0, 1024);
     float scale = k->scale * LOG2E, lse[2], D[2], dq[32];
 
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        int g = (r + 8 * half) / heads;
-
-        limit[half] = g < s->plan.rows ? s->plan.each[g] : 0;
+        g[half] = (r + 8 * half) / heads;
         lse[half] = s->lse[r + 8 * half], D[half] = s->D[r + 8 * half];
     }
     wgmma_zero(dq);
     for (int b = 0; b < blocks; b++) {
         int buffer = b % 2, turn = b / 2 % 2;
         uint64_t key = wgmma_operand(shared_address(s->key[buffer]), 0, 1024);
+        uint64_t there[2] = {plan_places(k, n, &s->plan, g[0], b / 2) >> b % 2 * STEP,
+                             plan_places(k, n, &s->plan, g[1], b / 2) >> b % 2 * STEP};
         float l[16], dp[16];
 
         barrier_wait(&s->loaded[buffer], turn);
@@ -112,16 +113,19 @@ __device__ static inline void weigh(const struct attention_job *k, int64_t n, in
         wgmma_hold(l);
         wgmma_hold(dp);
 #pragma unroll
-        for (int half = 0; half < 2; half++)
+        for (int half = 0; half < 2; half++) {
+            uint32_t mine = (uint32_t)there[half] >> lane % 4 * 2;
+
 #pragma unroll
             for (int j = 0; j < 4; j++)
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
-                    int at = 4 * j + 2 * half + e, there = b * STEP + j * 8 + lane % 4 * 2 + e < limit[half];
-                    float p = there ? exp2_fast(fmaf(l[at], scale, -lse[half])) : 0.0f;
+                    int at = 4 * j + 2 * half + e, seen = mine >> (j * 8 + e) & 1;
+                    float p = seen ? exp2_fast(fmaf(l[at], scale, -lse[half])) : 0.0f;
 
-                    dp[at] = there ? p * (dp[at] - D[half]) * k->scale : 0.0f;
+                    dp[at] = seen ? p * (dp[at] - D[half]) * k->scale : 0.0f;
                 }
+        }
         barrier_wait(&s->empty[buffer], turn ^ 1);
 #pragma unroll
         for (int half = 0; half < 2; half++)
@@ -158,7 +162,7 @@ __device__ static inline void sum_keys(const struct attention_job *k, int64_t n,
     int w = threadIdx.x / 128 - 1, lane = threadIdx.x % 32;
     float dq[2][64];
 
-    plan_check(k, n, &s->plan, 1, threadIdx.x - 128, 256); /* while the first keys are on their way */
+    plan_check(k, n, &s->plan, threadIdx.x - 128, 256); /* while the first keys are on their way */
     wgmma_zero(dq[0]);
     wgmma_zero(dq[1]);
     for (int b = 0; b < blocks; b++) {
@@ -220,6 +224,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_bwd_query_tiles(const __
     tile_load(&k.q, n, s->plan.rows, h0, heads, k.W, KEY_TILES, s->q[0], THREADS);
     tile_load(&k.d_o, n, s->plan.rows, h0, heads, VALUES, VALUE_TILES, s->d_o[0], THREADS);
     tile_sums(&k, n, s->plan.rows, h0, heads, s->D, s->lse, THREADS / 32);
+    if (s->plan.masked)
+        plan_masks(&k, n, &s->plan, (uint32_t *)s->dl, THREADS);
     fence_for_wgmma();
     __syncthreads();
     if (threadIdx.x < TILE && (int)threadIdx.x / heads < s->plan.rows)
@@ -238,7 +244,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_bwd_query_tiles(const __
 #endif
 }
 
-#define ROOM_BYTES ((KEY_TILES + VALUE_TILES + 1) * LINES + 2 * KEY_TILES * SMALL + 2 * TILE * 4 + 8 * 8 + 8 + 4 * (4 + GROUP_MOST))
+#define ROOM_BYTES ((KEY_TILES + VALUE_TILES + 1) * LINES + 2 * KEY_TILES * SMALL + 2 * TILE * 4 + 8 * 8 + 8 + 4 * (6 + GROUP_MOST))
 #if HAVE_WGMMA
 static_assert(sizeof(struct room) <= ROOM_BYTES, "shared memory");
 #endif

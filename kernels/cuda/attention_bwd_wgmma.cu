@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_bwd_tiles(const __grid_c
             if (threadIdx.x < 256 + TILE)
                 find_key(&k, n, at, b + 1, threadIdx.x - 256, s);
             if (!b)
-                plan_check(&k, n, &s->plan, 0, threadIdx.x - 256, 128);
+                plan_check(&k, n, &s->plan, threadIdx.x - 256, 128);
         }
         fence_for_wgmma();
         __syncthreads();
@@ -201,12 +201,12 @@ __global__ void __launch_bounds__(THREADS, 1) attention_bwd_tiles(const __grid_c
         }
         __syncthreads();
     }
-    if (!takes_all(&k, n)) /* else attention_bwd_query.cu did */
+    if (!(k.rows.is[n] & ROW_ALL)) /* else attention_bwd_query.cu did */
         tile_store<24>(&k.dq, n, s->plan.rows, h0, heads, 192 * w, k.W, dq, 1.0f, 1.0f);
 #endif
 }
 
-#define ROOM_BYTES (KEY_TILES * LINES * 2 + VALUE_TILES * LINES + 2 * LINES + 4 * TILE * 4 + 4 * (4 + GROUP_MOST))
+#define ROOM_BYTES (KEY_TILES * LINES * 2 + VALUE_TILES * LINES + 2 * LINES + 4 * TILE * 4 + 4 * (6 + GROUP_MOST))
 #if HAVE_WGMMA
 static_assert(sizeof(struct room) <= ROOM_BYTES, "shared memory");
 #endif
@@ -216,7 +216,7 @@ void attention_bwd_wgmma(struct call *c, const struct attention_job *all, int64_
     struct attention_job alone = *all, *k = &alone;
     dim3 grid((unsigned)rows, (unsigned)ceil_div(k->H, TILE));
 
-    k->G = 1;
+    k->G = 1, k->reach = k->T; /* what it gives, it gives by its list */
     call_cuda(c, cudaFuncSetAttribute(attention_bwd_tiles, cudaFuncAttributeMaxDynamicSharedMemorySize, ROOM_BYTES),
               "shared memory");
     LAUNCH(c, attention_bwd_tiles, grid, THREADS, ROOM_BYTES, *k);

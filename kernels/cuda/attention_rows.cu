@@ -18,9 +18,9 @@ __global__ void __launch_bounds__(LOOK_THREADS) rows_look(struct attention_job k
 
     if (n >= k.N)
         return;
-    if (takes_all(&k, n)) {
+    if (by_position(&k, n)) {
         is = ROW_ALL;
-        if (n && k.keys.seq[n] == k.keys.seq[n - 1] && k.keys.pos[n] == k.keys.pos[n - 1] + 1 && takes_all(&k, n - 1))
+        if (n && k.keys.seq[n] == k.keys.seq[n - 1] && k.keys.pos[n] == k.keys.pos[n - 1] + 1 && by_position(&k, n - 1))
             is |= ROW_CHAINED;
         if (is & ROW_CHAINED && k.keys.pos[n] % k.G && own_key_finite(&k, n))
             is |= ROW_JOINED;
@@ -176,6 +176,9 @@ size_t attention_rows_room(struct attention_job *k, char *room)
     PIECE(turn, k->keys.S);
     PIECE(D, k->N * k->H);
 #undef PIECE
+    if (room)
+        k->mask = (uint64_t *)(room + at);
+    at += (size_t)(k->N * k->words) * sizeof *k->mask;
     r->chunk = k->H > CHUNK_PAIRS ? 1 : CHUNK_PAIRS / k->H;
     return at;
 }

@@ -19,22 +19,24 @@
 struct plan {
     int rows, seq, pos;   /* pos: of the last row, whose idx is the tile's list of keys */
     int count;            /* of keys in that list */
+    int whole;            /* by position: the list is 0 .. pos */
+    int masked;           /* by position, and some row does not choose all it sees */
     int each[GROUP_MOST]; /* how many of them row i sees */
 };
 
-/* Does row n (any number) choose all of its positions? */
-__device__ static inline int takes_all(const struct attention_job *k, int64_t n)
+/* Does row n (any number) go by position? */
+__device__ static inline int by_position(const struct attention_job *k, int64_t n)
 {
     int b = k->keys.seq[n], p = k->keys.pos[n];
 
-    return b >= 0 && b < k->keys.B && p >= 0 && p < k->T && k->idx[n * k->T + p] >= 0;
+    return b >= 0 && b < k->keys.B && p >= 0 && p < k->reach && k->idx[n * k->T + (p < k->T ? p : k->T - 1)] >= 0;
 }
 
 /* Row n goes with row n - 1, if its own key is finite. */
 __device__ static inline int follows(const struct attention_job *k, int64_t n)
 {
     return n > 0 && n < k->N && k->keys.pos[n] % k->G && k->keys.seq[n] == k->keys.seq[n - 1] &&
-           k->keys.pos[n] == k->keys.pos[n - 1] + 1 && takes_all(k, n) && takes_all(k, n - 1);
+           k->keys.pos[n] == k->keys.pos[n - 1] + 1 && by_position(k, n) && by_position(k, n - 1);
 }
 
 /* Is there a key at row n's own position, without inf and NaN? A warp. */
@@ -57,7 +59,7 @@ __device__ static inline int own_key_finite(const struct attention_job *k, int64
 /* One warp. */
 __device__ static void plan_make(const struct attention_job *k, int64_t n, struct plan *out)
 {
-    int lane = threadIdx.x % 32, rows = 1, pos, count;
+    int lane = threadIdx.x % 32, rows = 1, pos, count, whole;
     unsigned with = k->G > 1 ? __ballot_sync(0xffffffffu, lane < k->G && follows(k, n + lane)) : 0;
 
     if ((with & 1 && own_key_finite(k, n)) || !keys_see(&k->keys, n)) {
@@ -68,25 +70,73 @@ __device__ static void plan_make(const struct attention_job *k, int64_t n, struc
     while (rows < k->G && with >> rows & 1 && own_key_finite(k, n + rows))
         rows++;
     pos = k->keys.pos[n + rows - 1];
-    count = rows > 1 ? pos + 1 : choice_count(&k->keys, k->idx + n * k->T, k->T, pos);
+    whole = by_position(k, n);
+    count = whole ? pos + 1 : choice_count(&k->keys, k->idx + n * k->T, k->T, pos);
     if (lane < GROUP_MOST)
         out->each[lane] = count - (rows - 1) + lane;
-    if (!lane)
+    if (!lane) {
         out->rows = count ? rows : 0, out->seq = k->keys.seq[n], out->pos = pos, out->count = count;
+        out->whole = whole, out->masked = whole && pos >= k->T;
+    }
 }
 
-/* What plan_key does not look at in the rows' idx (all: nobody looks at it); thread t of `threads` has a part of it. */
-__device__ static inline void plan_check(const struct attention_job *k, int64_t n, const struct plan *p, int all, int t,
-                                         int threads)
+/* Lists of the rows of a tile that goes by position: are they right? Thread t of `threads` has a part of it. */
+__device__ static inline void plan_check(const struct attention_job *k, int64_t n, const struct plan *p, int t, int threads)
 {
     for (int i = 0; i < p->rows; i++)
-        choice_end(&k->keys, k->idx + (n + i) * k->T, k->T, p->each[i], all, t, threads);
+        if (!p->whole)
+            choice_end(&k->keys, k->idx + (n + i) * k->T, k->T, p->each[i], 0, t, threads);
+        else if (p->each[i] <= k->T)
+            choice_end(&k->keys, k->idx + (n + i) * k->T, k->T, p->each[i], 1, t, threads);
+}
+
+/* Masks of a tile that has some, and the check of lists behind T. room: rows * words * 8 bytes of shared memory that nobody uses.
+ * All threads of the block. */
+__device__ static inline void plan_masks(const struct attention_job *k, int64_t n, const struct plan *p, uint32_t *room,
+                                         int threads)
+{
+    for (int i = threadIdx.x; i < p->rows * k->words * 2; i += threads) {
+        int each = p->each[i / (k->words * 2)], left = each <= k->T ? each - i % (k->words * 2) * 32 : 0;
+
+        room[i] = left >= 32 ? 0xffffffffu : left > 0 ? (1u << left) - 1 : 0;
+    }
+    __syncthreads();
+    for (int g = 0; g < p->rows; g++) {
+        const int32_t *idx = k->idx + (n + g) * k->T;
+
+        if (p->each[g] > k->T)
+#pragma unroll 4
+            for (int j = threadIdx.x; j < k->T; j += threads) {
+                int at = idx[j], before = idx[j ? j - 1 : 0];
+
+                if (choice_fits(&k->keys, at, j, before, p->each[g] - 1))
+                    atomicOr(room + g * k->words * 2 + at / 32, 1u << at % 32);
+            }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < p->rows * k->words; i += threads)
+        k->mask[n * k->words + i] = (uint64_t)room[2 * i + 1] << 32 | room[2 * i];
+}
+
+/* Which of the 64 places of block b row g of the tile (any number) chooses. */
+__device__ static inline uint64_t plan_places(const struct attention_job *k, int64_t n, const struct plan *p, int g, int b)
+{
+    int left;
+
+    if (g >= p->rows)
+        return 0;
+    if (p->masked)
+        return k->mask[(n + g) * k->words + b];
+    left = p->each[g] - b * 64;
+    return left >= 64 ? ~(uint64_t)0 : left > 0 ? ((uint64_t)1 << left) - 1 : 0;
 }
 
 /* Row of the key at place j of the tile's list; -1 behind its end. */
 __device__ static inline int plan_key(const struct attention_job *k, const struct plan *p, const int32_t *idx, int j)
 {
-    return j < p->count && choice_good(&k->keys, idx, j, p->pos) ? (int)key_row(&k->keys, p->seq, idx[j]) : -1;
+    if (j >= p->count || (!p->whole && !choice_good(&k->keys, idx, j, p->pos)))
+        return -1;
+    return (int)key_row(&k->keys, p->seq, p->whole ? j : idx[j]);
 }
 
 /* Brings the tile's rows of x (N, H, 64 tiles or less), heads h0 .. h0 + heads, into shared memory; zeros elsewhere. All threads of

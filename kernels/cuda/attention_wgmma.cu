@@ -5,7 +5,7 @@
  *   0     logits of 64 keys (wgmma m64n64k16, channels ascending), running maximum, P as bf16 into shared memory
  *   1, 2  sums of P v, 256 channels each (m64n256k16, places ascending), rescaled where a maximum rose
  *   3     gathers keys, two blocks ahead at most (cp.async, 64 threads a buffer)
- * All orders of sums depend on the list alone: the same bits for a row alone, in a prompt, packed or paged.
+ * All orders of sums depend on the row's form and choice alone: the same bits for a row alone, in a prompt, packed or paged.
  * Sum of exp: each thread adds its 16 of 64 places a block in order, four threads are added at the end.
  *
  * Floor: 2 H T (W + C) flops a row; T W 2 bytes a row through L2: 121 flops a byte at 64 heads.
@@ -39,7 +39,7 @@ __device__ static inline void gather(const struct attention_job *k, int64_t n, i
 
         row[t] = found;
         barrier_arrive(&s->known[buffer]);
-        if (j < s->plan.count)
+        if (j < s->plan.count && !s->plan.whole)
             p = idx[j], before = idx[j - 1]; /* looked at when the copies are on their way */
         barrier_wait(&s->known[buffer], turn);
         barrier_wait(&s->unused[buffer], turn ^ 1);
@@ -54,7 +54,12 @@ __device__ static inline void gather(const struct attention_job *k, int64_t n, i
                        r >= 0 && c * 64 + chunk * 8 < k->W);
         }
         copy_commit();
-        found = j < s->plan.count && choice_fits(&k->keys, p, j, before, s->plan.pos) ? (int)key_row(&k->keys, s->plan.seq, p) : -1;
+        if (j >= s->plan.count)
+            found = -1;
+        else if (s->plan.whole)
+            found = (int)key_row(&k->keys, s->plan.seq, j);
+        else
+            found = choice_fits(&k->keys, p, j, before, s->plan.pos) ? (int)key_row(&k->keys, s->plan.seq, p) : -1;
         copy_wait<0>();
         fence_for_wgmma();
         barrier_arrive(&s->loaded[buffer]);
@@ -64,18 +69,16 @@ __device__ static inline void gather(const struct attention_job *k, int64_t n, i
 /* Warpgroup 0. */
 __device__ static inline void weigh(const struct attention_job *k, int64_t n, int h0, int heads, int blocks, struct room *s)
 {
-    int lane = threadIdx.x % 32, r = threadIdx.x % 128 / 32 * 16 + lane / 4, limit[2];
+    int lane = threadIdx.x % 32, r = threadIdx.x % 128 / 32 * 16 + lane / 4, g[2];
     float most[2] = {-INFINITY, -INFINITY}, total[2] = {0.0f, 0.0f}, scale = k->scale * LOG2E;
     uint64_t q = wgmma_operand(shared_address(s->q), 0, 1024);
 
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int g = (r + 8 * half) / heads;
-
-        limit[half] = g < s->plan.rows ? s->plan.each[g] : s->plan.count;
-    }
+    for (int half = 0; half < 2; half++) /* pairs that are none take a row's places, lest they have no key at all */
+        g[half] = (r + 8 * half) / heads < s->plan.rows ? (r + 8 * half) / heads : 0;
     for (int b = 0; b < blocks; b++) {
         uint64_t key = wgmma_operand(shared_address(s->key[b % 2]), 0, 1024);
+        uint64_t there[2] = {plan_places(k, n, &s->plan, g[0], b), plan_places(k, n, &s->plan, g[1], b)};
         float l[32], alpha[2];
 
         barrier_wait(&s->loaded[b % 2], b / 2 % 2);
@@ -93,6 +96,7 @@ __device__ static inline void weigh(const struct attention_job *k, int64_t n, in
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float now = most[half], sum = 0.0f, shift;
+            uint64_t mine = there[half] >> lane % 4 * 2;
 
 #pragma unroll
             for (int j = 0; j < 8; j++)
@@ -100,14 +104,14 @@ __device__ static inline void weigh(const struct attention_job *k, int64_t n, in
                 for (int e = 0; e < 2; e++) {
                     float *x = l + 4 * j + 2 * half + e;
 
-                    if (b * TILE + j * 8 + lane % 4 * 2 + e >= limit[half])
+                    if (!(mine >> (j * 8 + e) & 1))
                         *x = -INFINITY;
                     now = fmaxf(now, *x);
                 }
             now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, 1));
             now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, 2));
             alpha[half] = most[half] == now ? 1.0f : exp2_fast((most[half] - now) * scale);
-            shift = now * scale;
+            shift = now == -INFINITY ? 0.0f : now * scale; /* none chosen so far: P = 0 */
 #pragma unroll
             for (int j = 0; j < 8; j++)
 #pragma unroll
@@ -155,7 +159,7 @@ __device__ static inline void sum_values(const struct attention_job *k, int64_t 
     uint64_t p = wgmma_operand(shared_address(s->p), 0, 1024);
     float o[2][64]; /* two products of 128 channels */
 
-    plan_check(k, n, &s->plan, s->plan.rows > 1, threadIdx.x - 128, 256); /* while the first keys are on their way */
+    plan_check(k, n, &s->plan, threadIdx.x - 128, 256); /* while the first keys are on their way */
     wgmma_zero(o[0]);
     wgmma_zero(o[1]);
     for (int b = 0; b < blocks; b++) {
@@ -219,6 +223,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_tiles(const __grid_const
     if (!s->plan.rows)
         return;
     tile_load(&k.q, n, s->plan.rows, h0, heads, k.W, KEY_TILES, s->q[0], THREADS);
+    if (s->plan.masked)
+        plan_masks(&k, n, &s->plan, (uint32_t *)s->p, THREADS);
     fence_for_wgmma();
     __syncthreads();
     blocks = (s->plan.count + TILE - 1) / TILE;
@@ -235,7 +241,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_tiles(const __grid_const
 #endif
 }
 
-#define ROOM_BYTES (KEY_TILES * LINES * 3 + LINES + 6 * TILE * 4 + 9 * 8 + 4 * (4 + GROUP_MOST))
+#define ROOM_BYTES (KEY_TILES * LINES * 3 + LINES + 6 * TILE * 4 + 9 * 8 + 4 * (6 + GROUP_MOST))
 #if HAVE_WGMMA
 static_assert(sizeof(struct room) <= ROOM_BYTES + 8, "shared memory");
 #endif
@@ -247,9 +253,11 @@ int attention_wgmma_takes(const struct call *c, const struct attention_job *k)
            arg_align(&k->o) == 16 && (!k->d_o.p || (arg_align(&k->d_o) == 16 && arg_align(&k->dq) == 16));
 }
 
-int attention_wgmma_group(int H)
+void attention_wgmma_form(struct attention_job *k)
 {
-    return H > TILE / 2 ? 1 : TILE / H > GROUP_MOST ? GROUP_MOST : TILE / H;
+    k->G = k->H > TILE / 2 ? 1 : TILE / k->H > GROUP_MOST ? GROUP_MOST : TILE / k->H;
+    k->reach = k->G > 1 && k->T <= 2048 ? 2 * k->T : k->T; /* masks of GROUP_MOST rows fit into LINES bytes */
+    k->words = k->reach > k->T ? (k->reach + 63) / 64 : 0;
 }
 
 void attention_wgmma(struct call *c, const struct attention_job *k)
