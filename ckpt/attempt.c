@@ -557,9 +557,11 @@ static enum cairn_status list_entries(const char *path, char ***out, size_t *n, 
     *out = v;
     v = NULL;
 out:
-    if (v)
+    if (v) {
         for (size_t i = 0; i < *n; i++)
             free(v[i]);
+        *n = 0;
+    }
     free(v);
     closedir(d);
     return st;
