@@ -329,7 +329,36 @@ out:
     return st;
 }
 
-/* A job of that name is queued: it stays, unless Slurm will never run it. Its edges are turned to parents that are queued anew. */
+static int never_starts(const struct cairn_queued *q)
+{
+    return !strcmp(q->state, "PENDING") && (!strcmp(q->reason, "DependencyNeverSatisfied") || cairn_starts_with(q->reason, "launch failed"));
+}
+
+/* Cancels what is queued for job k and will never start, tasks of an array one by one: whatever waits for it would wait for ever, even where its
+ * work is done. *left: the first of its entries that stays; NULL: none does. */
+static enum cairn_status hopeless_cancel(struct submit *s, int k, const struct cairn_queued **left, struct cairn_error *err)
+{
+    const struct cairn_job *j = &s->plan.job[k];
+    enum cairn_status st = CAIRN_OK;
+
+    *left = NULL;
+    for (int i = 0; i < s->queue.n; i++) {
+        const struct cairn_queued *q = &s->queue.job[i];
+
+        if (strcmp(q->name, j->name) || (s->o->self && (q->job == s->o->self || q->array == s->o->self)))
+            continue;
+        if (!never_starts(q) || s->o->dry_run) {
+            *left = *left ? *left : q;
+            continue;
+        }
+        cairn_warn("%s (%s) would wait for ever (%s): cancelled", q->name, q->id, q->reason);
+        TRY(scancel(q->id, err));
+    }
+out:
+    return st;
+}
+
+/* A job of that name is queued: it stays. Its edges are turned to parents that are queued anew. */
 static enum cairn_status job_keep(struct submit *s, int k, const struct cairn_queued *q, int *keep, struct cairn_error *err)
 {
     struct cairn_job *j = &s->plan.job[k];
@@ -340,12 +369,6 @@ static enum cairn_status job_keep(struct submit *s, int k, const struct cairn_qu
     *keep = 1;
     if (s->o->dry_run || strcmp(q->state, "PENDING"))
         goto out;
-    if (!strcmp(q->reason, "DependencyNeverSatisfied") || cairn_starts_with(q->reason, "launch failed")) {
-        cairn_warn("%s (%s) would wait for ever (%s): cancelled and queued anew", q->name, q->id, q->reason);
-        *keep = 0;
-        TRY(scancel(q->id, err));
-        goto out;
-    }
     for (int i = 0; i < j->parents; i++)
         turn |= s->fresh[j->parent[i]];
     if (!turn)
@@ -377,10 +400,13 @@ static enum cairn_status window_fill(struct submit *s, struct cairn_error *err)
 
     for (int k = 0; k < s->plan.n; k++) {
         struct cairn_job *j = &s->plan.job[k];
-        const struct cairn_queued *q = cairn_queue_find(&s->queue, j->name, s->o->self);
+        const struct cairn_queued *q;
         char why[400];
-        int keep = 0;
+        int keep = 0, hopeless;
 
+        hopeless = cairn_queue_find(&s->queue, j->name, s->o->self) != NULL;
+        TRY(hopeless_cancel(s, k, &q, err));
+        hopeless = hopeless && !q;
         if (!in_window(s, j)) {
             if (j->step >= s->first && j->step <= s->last)
                 report_add(s, k, "done", NULL, NULL);
@@ -395,7 +421,7 @@ static enum cairn_status window_fill(struct submit *s, struct cairn_error *err)
             }
             s->id[k] = 0;
         }
-        blocked_why(s, j, q != NULL, why, sizeof why);
+        blocked_why(s, j, hopeless || q != NULL, why, sizeof why);
         if (!why[0] && parent_blocked(s, j))
             snprintf(why, sizeof why, "what it reads is neither there nor queued");
         if (why[0]) {
