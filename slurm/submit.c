@@ -331,11 +331,12 @@ out:
 
 static int never_starts(const struct cairn_queued *q)
 {
-    return !strcmp(q->state, "PENDING") && (!strcmp(q->reason, "DependencyNeverSatisfied") || cairn_starts_with(q->reason, "launch failed"));
+    return !strcmp(q->state, "PENDING") &&
+           (!strcmp(q->reason, "DependencyNeverSatisfied") || cairn_starts_with(q->reason, "launch failed"));
 }
 
-/* Cancels what is queued for job k and will never start, tasks of an array one by one: whatever waits for it would wait for ever, even where its
- * work is done. *left: the first of its entries that stays; NULL: none does. */
+/* Cancels what is queued for job k and will never start, tasks of an array one by one: whatever waits for it would wait for ever,
+ * even where its work is done. *left: the first of its entries that stays; NULL: none does. */
 static enum cairn_status hopeless_cancel(struct submit *s, int k, const struct cairn_queued **left, struct cairn_error *err)
 {
     const struct cairn_job *j = &s->plan.job[k];

@@ -104,6 +104,25 @@ SH
     [ "$(cat "$FAKE/environment")" = "SLURM_CONF=/nowhere/slurm.conf" ]
 }
 
+@test "what Slurm holds for good is taken away, done or not; what waits for it stays" {
+    is 0 with_fake "$cairn" submit "$micro" --run "$dir"
+    n=$(wc -l <"$FAKE/queue")
+    # The first job has done its work, then a node failed to start it again.
+    is 0 "$build/bin/cairn-train" "$dir" --step 0 --quiet
+    is 0 "$build/bin/cairn-sync" "$dir" --step 0 --quiet
+    sed -i 's/^100|100|N\/A|PENDING|||Dependency/100|100|N\/A|PENDING|||launch failed requeued held/' "$FAKE/queue"
+    is 0 with_fake "$cairn" submit "$dir"
+    says "(100) would wait for ever (launch failed requeued held): cancelled"
+    ! grep -q '^100|' "$FAKE/queue"
+    [ "$(wc -l <"$FAKE/queue")" = $((n - 1)) ]
+    # Another one that has not: it is queued anew.
+    sed -i 's/^101|101|N\/A|PENDING|||Dependency/101|101|N\/A|PENDING|||launch failed requeued held/' "$FAKE/queue"
+    is 0 with_fake "$cairn" submit "$dir"
+    says "(101) would wait for ever" queued
+    ! grep -q '^101|.*launch failed' "$FAKE/queue"
+    [ "$(wc -l <"$FAKE/queue")" = $((n - 1)) ]
+}
+
 @test "a full queue: what fits is queued; nothing fits: 75 with the limit named" {
     echo 3 >"$FAKE/full"
     is 0 with_fake "$cairn" submit "$micro" --run "$dir"
