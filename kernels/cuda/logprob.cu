@@ -13,10 +13,11 @@
 #include "head.cuh"
 #include "product.h"
 
-#define LIMIT ((int64_t)62 << 20) /* with the lists below 64 MiB */
-#define ROWS  1024                /* wanted rows of a chunk */
-#define IDS   8192                /* ids of a chunk, forward */
-#define IDS_B 4096                /* backward */
+#define LIMIT  ((int64_t)62 << 20) /* with the lists below 64 MiB */
+#define ROWS   1024                /* wanted rows of a chunk, forward */
+#define IDS    8192                /* ids of one */
+#define ROWS_B 2048                /* backward: three products that are about square, so that each fills a GPU in one round */
+#define IDS_B  2048
 
 struct head {
     struct arg z, w, target;
@@ -293,22 +294,47 @@ struct upstream {
     const int32_t *target;
 };
 
-/* dl of ids id0 .. id0 + width; thread an element, grid (width / 256, rows) */
+/* dl of ids id0 .. id0 + width; thread four ids, grid (width / 1024, rows). pitch is a multiple of 8. */
 template <typename T>
-__global__ void logit_gradient(const float *logits, T *dl, int64_t pitch, int64_t id0, int64_t width, float scale,
-                               const int32_t *list, const int32_t *count, struct upstream u)
+__global__ void __launch_bounds__(256) logit_gradient(const float *logits, T *dl, int64_t pitch, int64_t id0, int64_t width,
+                                                      float scale, const int32_t *list, const int32_t *count, struct upstream u)
 {
-    int64_t v = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    int r = blockIdx.y;
+    int64_t v = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4, to;
+    int r = blockIdx.y, n;
+    float lse, g, ge = 0.0f, entropy = 0.0f, x[4];
 
-    if (r < *count && v < width) {
-        int32_t n = list[r];
-        float at = __fsub_rn(__fmul_rn(logits[r * pitch + v], scale), u.lse[n]), p = expf(at), g = u.dlogprob[n];
-        float d = __fmul_rn(g, u.target[n] == id0 + v ? __fsub_rn(1.0f, p) : -p);
+    if (r >= *count || v >= width)
+        return;
+    to = r * pitch + v;
+    if (v + 3 < width) {
+        float4 l = *(const float4 *)(logits + to);
+
+        x[0] = l.x, x[1] = l.y, x[2] = l.z, x[3] = l.w;
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            x[i] = v + i < width ? logits[to + i] : 0.0f;
+    }
+    n = list[r];
+    lse = u.lse[n], g = u.dlogprob[n];
+    if (u.dentropy)
+        ge = u.dentropy[n], entropy = u.entropy[n];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float at = __fsub_rn(__fmul_rn(x[i], scale), lse), p = expf(at);
+        float d = __fmul_rn(g, u.target[n] == id0 + v + i ? __fsub_rn(1.0f, p) : -p);
 
         if (u.dentropy) /* below -104 p is 0 */
-            d = fmaf(-__fmul_rn(u.dentropy[n], p), __fadd_rn(at < -104.0f ? -104.0f : at, u.entropy[n]), d);
-        st(dl + r * pitch + v, __fmul_rn(d, scale));
+            d = fmaf(-__fmul_rn(ge, p), __fadd_rn(at < -104.0f ? -104.0f : at, entropy), d);
+        x[i] = __fmul_rn(d, scale);
+    }
+    if (v + 3 < width && sizeof(T) == 2) {
+        *(uint2 *)(dl + to) = make_uint2(bf16_pair(x[0], x[1]), bf16_pair(x[2], x[3]));
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (v + i < width)
+                st(dl + to + i, x[i]);
     }
 }
 
@@ -355,7 +381,7 @@ static void backward_ids(struct call *c, const struct backward *k, int64_t chunk
 
     head_logits(c, h, chunk, id0, id1, OP_logprob_bwd);
     ON_ACT(h->z.type, T,
-           LAUNCH(c, logit_gradient<T>, dim3((unsigned)ceil_div(id1 - id0, 256), (unsigned)h->rows), 256, 0, h->logits, (T *)k->dl,
+           LAUNCH(c, logit_gradient<T>, dim3((unsigned)ceil_div(id1 - id0, 1024), (unsigned)h->rows), 256, 0, h->logits, (T *)k->dl,
                   h->pitch, id0, id1 - id0, h->scale, list, count, k->u));
     p = head_product(c, h, chunk, CAIRN_NN, OP_logprob_bwd);
     p.a = k->dl, p.as = h->pitch, p.a_bf16 = h->z.type == CAIRN_BF16;
@@ -423,7 +449,7 @@ extern "C" enum cairn_status cairn_logprob_bwd_cuda(struct cairn_stream *s, cons
         h->ids = h->cut.segment < IDS_B ? h->cut.segment : IDS_B;
         h->pitch = round_up(h->ids, 8);
         per_row = h->pitch * (4 + act) + h->D * (act + 4 * levels);
-        h->rows = ROWS;
+        h->rows = ROWS_B;
         while (h->rows > 128 && h->rows * per_row > LIMIT)
             h->rows /= 2;
         if (h->rows > h->N)
