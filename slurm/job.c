@@ -24,6 +24,7 @@
 #include "slurm/submit.h"
 
 #define PATIENCE_S 60.0 /* a controller that restarts */
+#define TIDY_S     60.0 /* a stage that finds its work done */
 #define TAIL_BYTES (64 << 10)
 #define LAUNCHES   2 /* further tries of a step that did not come to life */
 
@@ -455,6 +456,30 @@ static enum cairn_status stage_run(const struct work *w, const struct cairn_link
     return st;
 }
 
+/* A link that was done before: whoever committed it may have been killed right behind that. The stage sees that it is done and
+ * tidies up. */
+static void stage_settle(const struct work *w, const struct cairn_link *l)
+{
+    const char *install = cairn_install_dir();
+    char *program = install ? cairn_format("%s/bin/cairn-%s", install, cairn_stage_name(l->stage)) : NULL, step[32];
+    const char *argv[] = {program, w->run->dir, "--step", step, "--quiet", l->eval ? "--eval" : NULL, l->eval, NULL};
+    struct cairn_error err = {0};
+    struct cairn_command c;
+
+    snprintf(step, sizeof step, "%lld", (long long)l->step);
+    if (!program || w->task) /* one task of an array does */
+        goto out;
+    if (cairn_command_run(&c, argv, NULL, TIDY_S, &err) != CAIRN_OK) {
+        cairn_warn("step %s %s: tidying up: %s", step, cairn_stage_name(l->stage), err.text);
+        goto out;
+    }
+    if (c.code)
+        cairn_warn("step %s %s: tidying up: %s", step, cairn_stage_name(l->stage), cairn_command_says(&c));
+    cairn_command_free(&c);
+out:
+    free(program);
+}
+
 /* All nodes, by one task each; here, if there is only this one. 1: all are fit. */
 static int preflight(struct work *w)
 {
@@ -500,6 +525,7 @@ static int link_do(struct work *w, const struct cairn_link *l, int *code)
 
     *code = 0;
     if (cairn_link_done(w->run, l)) {
+        stage_settle(w, l);
         more = 1;
         goto out;
     }

@@ -13,6 +13,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "ckpt/attempt.h"
+#include "ckpt/retention.h"
 #include "slurm/command.h"
 #include "slurm/ledger.h"
 #include "slurm/queue.h"
@@ -359,6 +361,20 @@ out:
     return st;
 }
 
+/* Whoever committed these links may have been killed right behind that, and no job comes back for them: their attempts' remains go.
+ */
+static void links_settle(const struct submit *s, const struct cairn_job *j)
+{
+    for (int i = 0; i < j->links; i++) {
+        char *path = cairn_link_path(s->run, &j->link[i]);
+        struct cairn_error err = {0};
+
+        if (path && !cairn_artefact_collected(path) && cairn_artefact_settle(path, &err) != CAIRN_OK)
+            cairn_warn("%s", err.text);
+        free(path);
+    }
+}
+
 /* A job of that name is queued: it stays. Its edges are turned to parents that are queued anew. */
 static enum cairn_status job_keep(struct submit *s, int k, const struct cairn_queued *q, int *keep, struct cairn_error *err)
 {
@@ -409,6 +425,8 @@ static enum cairn_status window_fill(struct submit *s, struct cairn_error *err)
         TRY(hopeless_cancel(s, k, &q, err));
         hopeless = hopeless && !q;
         if (!in_window(s, j)) {
+            if (j->step >= s->first - 1 && j->step <= s->last && j->done && !s->o->dry_run)
+                links_settle(s, j);
             if (j->step >= s->first && j->step <= s->last)
                 report_add(s, k, "done", NULL, NULL);
             continue;
