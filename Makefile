@@ -223,7 +223,7 @@ EMU_NOT := product_wgmma product_lt
 EMU_SRC := $(filter-out $(EMU_NOT),$(basename $(notdir $(wildcard kernels/cuda/*.cu))))
 EMU_OBJ := $(EMU_SRC:%=$(B)/obj/emu/%.cu.o) $(B)/obj/emu/emu.o $(B)/obj/emu/absent.o \
            $(patsubst %,$(B)/obj/emu/%.o,$(filter-out $(EMU_NOT),$(basename $(notdir $(wildcard kernels/cuda/*.c)))))
-EMU_FLAGS := $(SANITIZE) -Itests/emu -I. -Iruntime -Ikernels/cuda -MMD -MP -O2 -g -ffp-contract=off -fno-strict-aliasing -fPIC -fvisibility=hidden -Wall
+EMU_FLAGS := $(if $(filter address,$(SAN)),$(SANITIZE)) -Itests/emu -I. -Iruntime -Ikernels/cuda -MMD -MP -O2 -g -ffp-contract=off -fno-strict-aliasing -fPIC -fvisibility=hidden -Wall
 $(B)/obj/emu/%.cc: kernels/cuda/%.cu Makefile
 	@mkdir -p $(@D)
 	sed -E 's/extern __shared__ (__align__\([0-9]+\) |alignas\([0-9]+\) )?([A-Za-z_0-9 ]+) ([A-Za-z_0-9]+)\[\];/\2 *\3 = (\2 *)emu_dynamic_shared;/' $< >$@
