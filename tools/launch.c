@@ -17,6 +17,7 @@
 #include "base/build.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/signals.h"
 #include "base/str.h"
 #include "tools/reach.h"
@@ -49,6 +50,8 @@ static int cores(void)
     return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }
 
+#define ALONE_S 30.0 /* mpirun behind the last of its ranks here; those on other nodes may be at their end */
+
 /* One process of a link, or one mpirun. */
 struct child {
     const struct cairn_run *run;
@@ -58,17 +61,20 @@ struct child {
     int64_t threads;            /* 0: as the recipe says */
     pid_t pid;                  /* 0: it has ended, with status */
     int status;
-    int told;                   /* to stop */
+    int told;       /* to stop */
+    int seen;       /* its ranks have been at work */
+    double alone_s; /* cairn_now_s() since when none is; 0: some are */
 };
 
-/* What Open MPI asks of somebody who means it; other launchers do not look. Its ranks are ours to place (threads roam over all cores), and its
- * paragraphs about an exit code that is a sentence of ours already are kept back. */
+/* What Open MPI asks of somebody who means it; other launchers do not look. Its ranks are ours to place (threads roam over all
+ * cores), and its paragraphs about an exit code that is a sentence of ours already are kept back. */
 static void mpirun_prepare(int64_t ranks)
 {
     int null = open("/dev/null", O_RDONLY);
     char name[100], shm[140];
 
-    /* What its ranks share is called after it, so that it can be told from what is in use should all of them be killed (shmname.h). */
+    /* What its ranks share is called after it, so that it can be told from what is in use should all of them be killed (shmname.h).
+     */
     if (cairn_shm_name(name, sizeof name, getpid(), "mpi")) {
         snprintf(shm, sizeof shm, "%s/%s", CAIRN_SHM_DIR, name);
         if (!mkdir(shm, 0700)) {
@@ -149,7 +155,7 @@ static void stage_exec(const struct child *c, pid_t parent, const sigset_t *mask
 
 static void on_child(int signo)
 {
-    (void)signo; /* there is somebody to wait for: sigsuspend returns */
+    (void)signo; /* there is somebody to wait for: ppoll returns */
 }
 
 /* malloc'ed path of the link's program; NULL: unknown. */
@@ -160,8 +166,8 @@ static char *program_path(const struct cairn_link *l)
     return install ? cairn_format("%s/bin/cairn-%s", install, cairn_stage_name(l->stage)) : NULL;
 }
 
-/* Ranks are told when all of them are there, or some have been for a while; mpirun itself only when none come to be seen: it takes SIGTERM for
- * "kill them" and dies of SIGUSR1 while it starts. */
+/* Ranks are told when all of them are there, or some have been for a while; mpirun itself only when none come to be seen: it takes
+ * SIGTERM for "kill them" and dies of SIGUSR1 while it starts. */
 static int ranks_stop(const struct child *c, double waited_s)
 {
     char *program = program_path(c->link);
@@ -194,11 +200,30 @@ static int stop_all(struct child *c, int64_t n, double waited_s)
     return all;
 }
 
-/* Waits for all; passes one stop on, and stops the others when one has failed. Stops and SIGCHLD are blocked but for the sleep, so that none slips
- * in between. */
+/* Open MPI's mpirun may lock itself up while it takes down a job whose ranks were killed (PMIx_server_finalize): nothing waits for
+ * it then. */
+static void mpirun_watch(struct child *c)
+{
+    char *program = program_path(c->link);
+
+    if (program && cairn_reach_count(c->pid, program)) {
+        c->seen = 1;
+        c->alone_s = 0;
+    } else if (program && c->seen) {
+        c->alone_s = c->alone_s > 0 ? c->alone_s : cairn_now_s();
+        if (cairn_now_s() - c->alone_s > ALONE_S) {
+            cairn_warn("mpirun (process %d) goes on without ranks: killed", (int)c->pid);
+            kill(c->pid, SIGKILL);
+        }
+    }
+    free(program);
+}
+
+/* Waits for all; passes one stop on, and stops the others when one has failed. Stops and SIGCHLD are blocked but for the sleep, so
+ * that none slips in between. */
 static enum cairn_status children_wait(struct child *c, int64_t n, const sigset_t *mask, struct cairn_error *err)
 {
-    const struct timespec soon = {0, 20000000};
+    const struct timespec soon = {0, 20000000}, later = {0, 250000000};
     double since = 0;
     int told = 0;
 
@@ -225,14 +250,18 @@ static enum cairn_status children_wait(struct child *c, int64_t n, const sigset_
                 ppoll(NULL, 0, &soon, mask);
             continue;
         }
-        sigsuspend(mask);
+        for (int64_t i = 0; i < n; i++)
+            if (c[i].pid && c[i].ranks > 1)
+                mpirun_watch(&c[i]);
+        ppoll(NULL, 0, &later, mask);
     }
 }
 
 static int code_known(int code)
 {
-    static const enum cairn_status codes[] = {CAIRN_EUSAGE,  CAIRN_EDATA,    CAIRN_ENOINPUT, CAIRN_EBUG,     CAIRN_EFENCED, CAIRN_EDEVICE,
-                                              CAIRN_ENOSPACE, CAIRN_EIO,     CAIRN_EAGAIN,   CAIRN_ENUMERIC, CAIRN_ERECIPE};
+    static const enum cairn_status codes[] = {CAIRN_EUSAGE,  CAIRN_EDATA,    CAIRN_ENOINPUT, CAIRN_EBUG,
+                                              CAIRN_EFENCED, CAIRN_EDEVICE,  CAIRN_ENOSPACE, CAIRN_EIO,
+                                              CAIRN_EAGAIN,  CAIRN_ENUMERIC, CAIRN_ERECIPE};
 
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
         if (code == (int)codes[i])
@@ -260,23 +289,30 @@ static enum cairn_status verdict(const struct child *c, struct cairn_error *err)
         snprintf(shard, sizeof shard, " --shard %lld/%lld", (long long)c->task, (long long)c->tasks);
     if (c->ranks > 1 && code > 128 && code < 128 + 64) /* as mpirun tells that a rank was killed */
         signo = code - 128;
-    if (signo && code < 0 && c->ranks > 1 && cairn_stop_requested()) /* mpirun itself: some signals it does not survive while it starts */
-        st = cairn_fail(err, CAIRN_EAGAIN, "%s: mpirun was stopped, and died of signal %d (%s); run again to go on", link, signo, strsignal(signo));
+    if (signo && code < 0 && c->ranks > 1 &&
+        cairn_stop_requested()) /* mpirun itself: some signals it does not survive while it starts */
+        st = cairn_fail(err, CAIRN_EAGAIN, "%s: mpirun was stopped, and died of signal %d (%s); run again to go on", link, signo,
+                        strsignal(signo));
     else if (signo) /* from outside (an administrator, the kernel out of memory), or by a fault of its own */
-        st = cairn_fail(err, from_outside(signo) ? CAIRN_EAGAIN : CAIRN_EBUG, "%s: %scairn-%s%s was killed by signal %d (%s); run again to go on", link,
-                        code > 0 ? "a rank of " : "", stage, shard, signo, strsignal(signo));
+        st = cairn_fail(err, from_outside(signo) ? CAIRN_EAGAIN : CAIRN_EBUG,
+                        "%s: %scairn-%s%s was killed by signal %d (%s); run again to go on", link, code > 0 ? "a rank of " : "",
+                        stage, shard, signo, strsignal(signo));
     else if (code == CAIRN_EAGAIN)
         st = cairn_fail(err, CAIRN_EAGAIN, "%s: stopped early; run again to go on", link);
     else if (code && code_known(code))
-        st = cairn_fail(err, (enum cairn_status)code, "%s: cairn-%s --step %lld%s ended with %d; its sentence stands above, and in %s/log/%s.jsonl",
-                        link, stage, step, shard, code, c->run->dir, stage);
+        st = cairn_fail(err, (enum cairn_status)code,
+                        "%s: cairn-%s --step %lld%s ended with %d; its sentence stands above, and in %s/log/%s.jsonl", link, stage,
+                        step, shard, code, c->run->dir, stage);
     else if (code && c->ranks > 1 && cairn_stop_requested()) /* it had been asked to stop before its ranks could hear it */
-        st = cairn_fail(err, CAIRN_EAGAIN, "%s: mpirun was stopped before its ranks listened, and ended with %d; run again to go on", link, code);
+        st = cairn_fail(err, CAIRN_EAGAIN,
+                        "%s: mpirun was stopped before its ranks listened, and ended with %d; run again to go on", link, code);
     else if (code && c->ranks > 1)
-        st = cairn_fail(err, CAIRN_EBUG, "%s: mpirun of %lld cairn-%s --step %lld%s ended with %d (OMPI_MCA_orte_execute_quiet=0 lets it say why)", link,
-                        (long long)c->ranks, stage, step, shard, code);
+        st = cairn_fail(err, CAIRN_EBUG,
+                        "%s: mpirun of %lld cairn-%s --step %lld%s ended with %d (OMPI_MCA_orte_execute_quiet=0 lets it say why)",
+                        link, (long long)c->ranks, stage, step, shard, code);
     else if (code)
-        st = cairn_fail(err, CAIRN_EBUG, "%s: cairn-%s --step %lld%s ended with %d, which is none of its exit codes", link, stage, step, shard, code);
+        st = cairn_fail(err, CAIRN_EBUG, "%s: cairn-%s --step %lld%s ended with %d, which is none of its exit codes", link, stage,
+                        step, shard, code);
     else if (c->tasks == 1 && !cairn_link_done(c->run, c->link))
         st = cairn_fail(err, CAIRN_EBUG, "%s: cairn-%s said done, but nothing is committed", link, stage);
     free(link);
