@@ -57,7 +57,7 @@ __device__ static inline int own_key_finite(const struct attention_job *k, int64
 }
 
 /* One warp. */
-__device__ static void plan_make(const struct attention_job *k, int64_t n, struct plan *out)
+__device__ static inline void plan_make(const struct attention_job *k, int64_t n, struct plan *out)
 {
     int lane = threadIdx.x % 32, rows = 1, pos, count, whole;
     unsigned with = k->G > 1 ? __ballot_sync(0xffffffffu, lane < k->G && follows(k, n + lane)) : 0;
