@@ -1,0 +1,63 @@
+/* handover.h - one generation of weights from the trainer's ranks to the sampler's, in memory. What the file path writes, without files.
+ *
+ *     trainer ranks                                             sampler ranks
+ *     cairn_handover_open (collective over the group)           cairn_handover_open
+ *     update ...                                                sample ...
+ *     cairn_handover_give (generation, step, policy)   ------>  cairn_handover_take: verified, in the sampler's store
+ *     cairn_handover_close                                      cairn_handover_close
+ *
+ * open makes the plan (world/plan.h) from what each rank's store holds, chooses the path and maps memory; after it nothing is allocated.
+ * Paths, by `sync.path` or, with auto, by who sits where; the bits are the same on each:
+ *     shm        both sides on the host of one node: a slot of a ring (world/ring.h) holds the policy, every sampler of the node reads it
+ *     cuda-ipc   samplers' GPUs of the trainer's node, the trainer's own included: slots lie on the sampler's GPU, the trainer casts or
+ *                copies into them; the switch is the ring's word
+ *     nccl       GPUs anywhere: chunks travel from place to place along a chain, so that each byte leaves its holder once
+ *     file       CAIRN_HANDOVER_FILE: nothing is opened here; the sampler loads the committed policy (model/policy.h)
+ * auto takes the first of cuda-ipc, shm, nccl that joins all ranks, else file, and says why in one line.
+ *
+ * Each chunk carries the sum of its tiles' digests (base/digest.h), made from what is sent, checked by every receiver over what has
+ * arrived: a difference is CAIRN_EDATA naming the first tensor of the chunk, the store is left as it was, and give returns it, too.
+ * A failed or interrupted handover leaves the old generation serving; the next one starts afresh. `weights` of the tag is the sum over
+ * all chunks: the artefact's tensors without their header terms.
+ *
+ * Memory: a handle owns its maps, buffers and communicators. The stores are the caller's and stay where they are.
+ */
+#ifndef CAIRN_MODEL_HANDOVER_H
+#define CAIRN_MODEL_HANDOVER_H
+
+#include "kernels/backend.h"
+#include "model/params.h"
+#include "world/group.h"
+#include "world/plan.h"
+#include "world/ring.h"
+
+enum cairn_handover_path { CAIRN_HANDOVER_AUTO, CAIRN_HANDOVER_FILE, CAIRN_HANDOVER_SHM, CAIRN_HANDOVER_IPC, CAIRN_HANDOVER_NCCL };
+const char *cairn_handover_path_name(enum cairn_handover_path p); /* "auto", "file", "shm", "cuda-ipc", "nccl": as in the recipe */
+int cairn_handover_path_parse(const char *name);                  /* -1: none of them */
+
+struct cairn_handover;
+
+struct cairn_handover_opts {
+    enum cairn_handover_path path;
+    const struct cairn_param_table *table; /* of what travels: the adapter's for LoRA, the model's for full weights */
+    enum cairn_dtype dtype;                /* sync.dtype; parameters marked keep_f32 travel as f32 */
+    struct cairn_store *give;              /* trainer: masters, a share of them (shares.h) or published weights; else NULL */
+    struct cairn_store *take;              /* sampler: the store that the forward reads; else NULL */
+    struct cairn_compute *compute;
+    size_t chunk_bytes;                    /* 0: CAIRN_PLAN_CHUNK */
+    double deadline_s;                     /* of waits for the other side; 0: the group's */
+};
+
+/* Collective over g, trainer's and sampler's ranks, each with its own role(s). The chosen path is the same everywhere. */
+enum cairn_status cairn_handover_open(struct cairn_handover **out, struct cairn_group *g, const struct cairn_handover_opts *o,
+                                      struct cairn_error *err);
+void cairn_handover_close(struct cairn_handover *h); /* NULL is fine */
+enum cairn_handover_path cairn_handover_path(const struct cairn_handover *h);
+const struct cairn_plan *cairn_handover_plan(const struct cairn_handover *h); /* NULL on the file path */
+
+/* Trainer's ranks, all of them: generation from 1 on, above the last one. Returns when every sampler has it (CAIRN_OK) or one refused. */
+enum cairn_status cairn_handover_give(struct cairn_handover *h, uint64_t generation, const struct cairn_ring_tag *tag, struct cairn_error *err);
+/* Sampler's ranks, all of them: waits for `generation`, fills the store. */
+enum cairn_status cairn_handover_take(struct cairn_handover *h, uint64_t generation, struct cairn_ring_tag *tag, struct cairn_error *err);
+
+#endif
