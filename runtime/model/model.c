@@ -10,6 +10,7 @@
 #include "model/model.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/checked.h"
 #include "model/layer.h"
@@ -28,7 +29,8 @@ struct cairn_pass {
     struct cairn_buffer *buf;
     struct cairn_buffer *logits_buf;                                /* NULL until wanted */
     int64_t carved;                                                 /* rows of the present views, -1 none */
-    struct cairn_tensor id, pos, seq, start, target, key_row, want; /* i32 */
+    struct cairn_tensor rows;                                       /* i32 (ROW_LISTS, n or more): the next five, sent as one */
+    struct cairn_tensor id, pos, seq, key_row, want, start, target; /* i32 */
     struct cairn_tensor *x;      /* [layers + 1] act (N, D): residual stream before each layer and after the last */
     struct cairn_tensor *idx;    /* [sets] i32 (N, T) */
     struct cairn_tensor z, rstd; /* act (N, D), f32 (N): final norm */
@@ -41,10 +43,19 @@ struct cairn_pass {
     struct cairn_call call; /* of the forward just run */
     int ready;              /* 1: a training forward was run, its backward was not */
     float inv_temperature;
-    int32_t *h_row; /* [max_rows] host scratch */
+    int32_t *h_rows; /* [ROW_LISTS][row_pitch(max_rows)] host side of `rows` */
 
     struct cairn_replay *replay; /* of cached forwards; NULL: not wanted, or the device has none */
 };
+
+/* What is known of each row of a call: id, pos, seq; of cached ones also the row of its key, and (a list of its own) whose logits are
+ * wanted. */
+enum { ROW_ID, ROW_POS, ROW_SEQ, ROW_KEY, ROW_WANT, ROW_LISTS };
+
+static int64_t row_pitch(int64_t n)
+{
+    return (n + 15) & ~(int64_t)15;
+}
 
 /* ---- memory ----------------------------------------------------------------------------------------------------- */
 
@@ -54,16 +65,17 @@ static void carve(struct cairn_pass *p, struct cairn_carve *v, int64_t n)
     const struct cairn_model_config *cfg = p->m.config;
     enum cairn_dtype act = p->m.k->act;
     int train = p->o.train, layers = cfg->layers, keep = train && !p->o.recompute;
+    struct cairn_tensor *const list[ROW_LISTS] = {&p->id, &p->pos, &p->seq, &p->key_row, &p->want};
     int64_t dt = 0;
     size_t mark;
 
-    p->id = cairn_carve1(v, CAIRN_I32, n);
-    p->pos = cairn_carve1(v, CAIRN_I32, n);
-    p->seq = cairn_carve1(v, CAIRN_I32, n);
+    p->rows = cairn_carve2(v, CAIRN_I32, ROW_LISTS, row_pitch(n));
+    for (int i = 0; i < ROW_LISTS; i++) {
+        *list[i] = cairn_tensor_at(&p->rows, i);
+        *list[i] = cairn_tensor_slice(list[i], 0, 0, n);
+    }
     p->start = cairn_carve1(v, CAIRN_I32, p->o.max_seqs);
     p->target = cairn_carve1(v, CAIRN_I32, n);
-    p->key_row = cairn_carve1(v, CAIRN_I32, n);
-    p->want = cairn_carve1(v, CAIRN_I32, n);
     p->scores = (struct cairn_scores){.logprob = cairn_carve1(v, CAIRN_F32, n), .lse = cairn_carve1(v, CAIRN_F32, n)};
     if (p->o.entropy)
         p->scores.entropy = cairn_carve1(v, CAIRN_F32, n);
@@ -216,8 +228,8 @@ enum cairn_status cairn_pass_create(struct cairn_pass **out, const struct cairn_
     p->idx = calloc(layers, sizeof *p->idx);
     p->save = calloc(layers, sizeof *p->save);
     p->work = calloc(layers, sizeof *p->work);
-    p->h_row = calloc((size_t)o->max_rows, sizeof *p->h_row);
-    if (!p->layer || !p->index_of || !p->x || !p->idx || !p->save || !p->work || !p->h_row)
+    p->h_rows = calloc((size_t)row_pitch(o->max_rows) * ROW_LISTS, sizeof *p->h_rows);
+    if (!p->layer || !p->index_of || !p->x || !p->idx || !p->save || !p->work || !p->h_rows)
         TRY(CAIRN_NOMEM(err));
     TRY(check_segments(&p->m, err));
     TRY(bind(p, err));
@@ -250,7 +262,7 @@ void cairn_pass_destroy(struct cairn_pass *p)
     free(p->idx);
     free(p->save);
     free(p->work);
-    free(p->h_row);
+    free(p->h_rows);
     free(p);
 }
 
@@ -303,7 +315,18 @@ static enum cairn_status check_packed(const struct cairn_pass *p, const struct c
     return CAIRN_OK;
 }
 
-/* Everything that both kinds of forward have in common before anything is computed: checks, ids and positions sent. */
+/* The first `lists` lists of a call's n rows, from the host side to the device. */
+static enum cairn_status send_rows(struct cairn_pass *p, const struct cairn_batch *b, int lists, struct cairn_error *err)
+{
+    const struct cairn_tensor t = cairn_tensor_slice(&p->rows, 0, 0, lists);
+    const int32_t *const from[] = {b->id, b->pos, b->seq};
+
+    for (int i = 0; i < 3 && b->n; i++)
+        memcpy(p->h_rows + i * row_pitch(b->n), from[i], (size_t)b->n * sizeof *p->h_rows);
+    return cairn_tensor_set(&p->m.k->stream, &t, p->h_rows, cairn_tensor_bytes(&t), err);
+}
+
+/* Everything that both kinds of forward have in common before anything is computed. */
 static enum cairn_status begin(struct cairn_pass *p, const struct cairn_batch *b, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -313,9 +336,6 @@ static enum cairn_status begin(struct cairn_pass *p, const struct cairn_batch *b
         return cairn_fail(err, CAIRN_EBUG, "batch of %lld rows in a pass for %lld", (long long)b->n, (long long)p->o.max_rows);
     TRY(check_ids(p, b->id, b->n, 0, "token", err));
     TRY(place(p, b->n, err));
-    TRY(set_i32(p, &p->id, b->id, b->n, err));
-    TRY(set_i32(p, &p->pos, b->pos, b->n, err));
-    TRY(set_i32(p, &p->seq, b->seq, b->n, err));
     p->call = (struct cairn_call){.k = p->m.k,
                                   .c = p->m.config,
                                   .act = p->m.k->act,
@@ -346,6 +366,7 @@ static enum cairn_status packed(struct cairn_pass *p, const struct cairn_batch *
 
     TRY(check_packed(p, b, err));
     TRY(begin(p, b, err));
+    TRY(send_rows(p, b, ROW_KEY, err));
     TRY(set_i32(p, &p->start, b->start, b->nseq, err));
     p->call.keys.start = cairn_tensor_slice(&p->start, 0, 0, b->nseq);
     TRY(layers(p, err));
@@ -402,24 +423,27 @@ out:
     return st;
 }
 
-/* Rows are sent, and keys are to be in the cache; nothing is computed yet. */
-static enum cairn_status cached_begin(struct cairn_pass *p, struct cairn_cache *cache, const struct cairn_batch *b,
-                                struct cairn_error *err)
+/* Rows are sent, with the list of those whose logits are wanted, and keys are to be in the cache; nothing is computed yet. */
+static enum cairn_status cached_begin(struct cairn_pass *p, struct cairn_cache *cache, const struct cairn_batch *b, const int32_t *want,
+                                int nwant, struct cairn_error *err)
 {
+    int64_t pitch = row_pitch(b->n);
     enum cairn_status st = CAIRN_OK;
 
     if (p->o.train)
         return CAIRN_BUG(err, "cached forward in a pass made for training");
-    for (int64_t i = 0; i < b->n && i < p->o.max_rows; i++) {
+    TRY(begin(p, b, err));
+    for (int64_t i = 0; i < b->n; i++) {
         int64_t row = cairn_cache_row(cache, b->seq[i], b->pos[i]);
 
         if (row < 0)
             return cairn_fail(err, CAIRN_EBUG, "row %lld: position %d of cache slot %d is not reserved", (long long)i, b->pos[i],
                               b->seq[i]);
-        p->h_row[i] = (int32_t)row;
+        p->h_rows[ROW_KEY * pitch + i] = (int32_t)row;
     }
-    TRY(begin(p, b, err));
-    TRY(set_i32(p, &p->key_row, p->h_row, b->n, err));
+    if (nwant)
+        memcpy(p->h_rows + ROW_WANT * pitch, want, (size_t)nwant * sizeof *want);
+    TRY(send_rows(p, b, ROW_LISTS, err));
     p->call.cache = cache;
     p->call.key_row = p->key_row;
     TRY(cairn_cache_tables(cache, &p->call.keys.pages, &p->call.keys.page, err));
@@ -463,8 +487,7 @@ enum cairn_status cairn_forward_cached(struct cairn_pass *p, struct cairn_cache 
     for (int i = 0; i < nwant; i++)
         if (want[i] < 0 || want[i] >= b->n)
             return cairn_fail(err, CAIRN_EBUG, "logits of row %d wanted, of %lld", want[i], (long long)b->n);
-    TRY(cached_begin(p, cache, b, err));
-    TRY(set_i32(p, &p->want, want, nwant, err));
+    TRY(cached_begin(p, cache, b, want, nwant, err));
     TRY(logits_view(p, nwant, &w.logits, err));
     { /* all that the addresses and sizes depend on, in a pass that is bound to its model */
         const struct cairn_replay_key key = {
@@ -483,7 +506,7 @@ enum cairn_status cairn_forward_cached_scores(struct cairn_pass *p, struct cairn
 {
     enum cairn_status st = CAIRN_OK;
 
-    TRY(cached_begin(p, cache, b, err));
+    TRY(cached_begin(p, cache, b, NULL, 0, err));
     TRY(layers(p, err));
     TRY(scores(p, target, temperature, out, err));
 out:

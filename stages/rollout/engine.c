@@ -17,6 +17,8 @@
 #include "base/signals.h"
 
 #define PREFILL 512
+#define DRAWN 3 /* lines that a draw takes: prompt, sample, position; then come those that it gives: token, logprob, sampled */
+#define LINES 6
 
 struct group {
     struct cairn_request r;
@@ -45,14 +47,16 @@ struct cairn_engine {
     struct cairn_cache *cache;
     struct cairn_pass *pass;
     struct cairn_buffer *buf;
-    struct cairn_tensor prompt, sample, position, token, logprob, sampled; /* (batch) */
-    int slots, pages, ahead; /* ahead: prompts kept at once */
+    struct cairn_tensor prompt, sample, position, token, logprob, sampled; /* (batch), LINES lines of buf in this order */
+    int slots, pages, ahead; /* ahead: prompts kept at once whatever waits */
     int kept, promised;
+    int waiting;             /* samples of kept prompts that are not started */
     struct group *first, **last; /* not all samples of them started */
     struct living *living;   /* [batch], the first nliving */
     int nliving;
     int64_t rows;            /* at most, of a call */
     int32_t *id, *pos, *seq, *want;                       /* [rows] */
+    int64_t line;                                         /* elements of a line of buf, and of what mirrors it here */
     int32_t *h_prompt, *h_sample, *h_position, *h_token;  /* [batch] */
     float *h_logprob, *h_sampled;
     struct cairn_engine_stats stats;
@@ -64,10 +68,10 @@ static enum cairn_status device_rows(struct cairn_engine *e, struct cairn_error 
 {
     struct cairn_tensor *const i32[] = {&e->prompt, &e->sample, &e->position, &e->token}, *const f32[] = {&e->logprob, &e->sampled};
     const int64_t n = e->o.batch;
-    size_t line = ((size_t)n * 4 + 63) & ~(size_t)63, at = 0;
+    size_t line = (size_t)e->line * 4, at = 0;
     enum cairn_status st = CAIRN_OK;
 
-    TRY(cairn_buffer_create(e->m.k->dev, line * 6, &e->buf, err));
+    TRY(cairn_buffer_create(e->m.k->dev, line * LINES, &e->buf, err));
     for (int i = 0; i < 4; i++, at += line)
         TRY(cairn_tensor_view(i32[i], e->buf, at, CAIRN_I32, 1, &n, err));
     for (int i = 0; i < 2; i++, at += line)
@@ -82,18 +86,19 @@ static enum cairn_status host_rows(struct cairn_engine *e, struct cairn_error *e
 
     e->living = calloc(batch, sizeof *e->living);
     e->id = calloc(rows * 4, sizeof *e->id);
-    e->h_prompt = calloc(batch * 4, sizeof *e->h_prompt);
-    e->h_logprob = calloc(batch * 2, sizeof *e->h_logprob);
+    e->line = ((int64_t)batch + 15) & ~(int64_t)15;
+    e->h_prompt = calloc((size_t)e->line * DRAWN, sizeof *e->h_prompt);
+    e->h_token = calloc((size_t)e->line * (LINES - DRAWN), sizeof *e->h_token);
     e->stop = calloc((size_t)e->o.stops + 1, sizeof *e->stop);
-    if (!e->living || !e->id || !e->h_prompt || !e->h_logprob || !e->stop)
+    if (!e->living || !e->id || !e->h_prompt || !e->h_token || !e->stop)
         return CAIRN_NOMEM(err);
     e->pos = e->id + rows;
     e->seq = e->pos + rows;
     e->want = e->seq + rows;
-    e->h_sample = e->h_prompt + batch;
-    e->h_position = e->h_sample + batch;
-    e->h_token = e->h_position + batch;
-    e->h_sampled = e->h_logprob + batch;
+    e->h_sample = e->h_prompt + e->line;
+    e->h_position = e->h_sample + e->line;
+    e->h_logprob = (float *)(e->h_token + e->line);
+    e->h_sampled = e->h_logprob + e->line;
     if (e->o.stops)
         memcpy(e->stop, e->o.stop, (size_t)e->o.stops * sizeof *e->stop);
     for (size_t i = 0; i < rows; i++)
@@ -135,7 +140,7 @@ enum cairn_status cairn_engine_create(struct cairn_engine **out, const struct ca
     if (e->o.max_length > m->config->max_positions)
         e->o.max_length = m->config->max_positions;
     e->ahead = o->batch < 8 ? 1 : o->batch < 128 ? o->batch / 8 : 16;
-    e->slots = o->batch + e->ahead;
+    e->slots = o->batch + (e->ahead > o->batch ? e->ahead : o->batch);
     e->pages = o->pages ? o->pages : pages_enough(&e->o);
     e->rows = (int64_t)e->o.batch + e->o.prefill;
     TRY(host_rows(e, err));
@@ -180,7 +185,7 @@ void cairn_engine_destroy(struct cairn_engine *e)
     free(e->living);
     free(e->id);
     free(e->h_prompt);
-    free(e->h_logprob);
+    free(e->h_token);
     free(e->stop);
     free(e);
 }
@@ -267,13 +272,14 @@ static enum cairn_status prompt_admit(struct cairn_engine *e, struct group *g, i
     int total = pages_total(e, g);
 
     *in = 0;
-    if (e->kept == e->ahead || pages_left(e) < total)
+    if (pages_left(e) < total || e->kept >= e->slots - e->o.batch || (e->kept >= e->ahead && e->waiting >= e->o.batch - e->nliving))
         return CAIRN_OK;
     g->slot = cairn_cache_slot(e->cache);
     if (g->slot < 0)
         return CAIRN_BUG(err, "the sampler's cache is short of slots");
     *in = 1;
     e->kept++;
+    e->waiting += g->r.samples - g->started;
     g->run = 0;
     g->forked = 0;
     g->promised = total;
@@ -301,6 +307,7 @@ static void sample_take_over(struct cairn_engine *e, struct group *g)
 {
     int slot = g->slot, promised = g->promised;
 
+    e->waiting -= g->r.samples - g->started;
     g->slot = -1;
     g->promised = 0;
     e->kept--;
@@ -332,11 +339,13 @@ static enum cairn_status sample_start(struct cairn_engine *e, struct group *g, i
     g->forked = 1;
     g->promised += copy;
     e->promised += grow + copy;
+    e->waiting--;
     sample_begin(e, g, slot, grow);
     return CAIRN_OK;
 }
 
-/* In the order of submission: prompts get room, ready ones start samples. When one has to wait no later one is admitted, but those that
+/* In the order of submission: prompts get room, as many as it takes to fill all places with samples and a few ahead; ready ones start
+ * samples. When one has to wait no later one is admitted, but those that
  * have their room go on: what they hold comes back only that way. */
 static enum cairn_status admit(struct cairn_engine *e, struct cairn_error *err)
 {
@@ -407,18 +416,12 @@ out:
     return st;
 }
 
-static enum cairn_status set_rows(struct cairn_engine *e, const struct cairn_tensor *t, const int32_t *h, int n, struct cairn_error *err)
+/* Lines first .. first + n of what a draw takes and gives, as they lie one behind the other. */
+static enum cairn_status lines(const struct cairn_engine *e, int first, int n, struct cairn_tensor *t, struct cairn_error *err)
 {
-    const struct cairn_tensor rows = cairn_tensor_slice(t, 0, 0, n);
+    const int64_t count = e->line * n;
 
-    return cairn_tensor_set(&e->m.k->stream, &rows, h, (size_t)n * sizeof *h, err);
-}
-
-static enum cairn_status get_rows(struct cairn_engine *e, const struct cairn_tensor *t, void *h, int n, struct cairn_error *err)
-{
-    const struct cairn_tensor rows = cairn_tensor_slice(t, 0, 0, n);
-
-    return cairn_tensor_get(&e->m.k->stream, &rows, h, (size_t)n * 4, err);
+    return cairn_tensor_view(t, e->buf, (size_t)(e->line * first) * 4, CAIRN_I32, 1, &count, err);
 }
 
 /* Draws the next token of the n living samples from their rows of logits. */
@@ -438,6 +441,8 @@ static enum cairn_status draw(struct cairn_engine *e, const struct cairn_tensor 
                              .top_k = e->o.top_k,
                              .greedy = e->o.greedy,
                              .segments = e->m.segments};
+    const int given = e->o.sampled ? 3 : 2;
+    struct cairn_tensor in, out;
     enum cairn_status st = CAIRN_OK;
 
     if (e->o.sampled)
@@ -449,14 +454,11 @@ static enum cairn_status draw(struct cairn_engine *e, const struct cairn_tensor 
         e->h_sample[i] = l->g->r.first_sample + l->sample;
         e->h_position[i] = (int32_t)(l->g->r.length + l->n);
     }
-    TRY(set_rows(e, &e->prompt, e->h_prompt, n, err));
-    TRY(set_rows(e, &e->sample, e->h_sample, n, err));
-    TRY(set_rows(e, &e->position, e->h_position, n, err));
+    TRY(lines(e, 0, DRAWN, &in, err));
+    TRY(lines(e, DRAWN, given, &out, err));
+    TRY(cairn_tensor_set(&e->m.k->stream, &in, e->h_prompt, cairn_tensor_bytes(&in), err));
     TRY(e->m.k->ops.sample(&e->m.k->stream, &a, err));
-    TRY(get_rows(e, &e->token, e->h_token, n, err));
-    TRY(get_rows(e, &e->logprob, e->h_logprob, n, err));
-    if (e->o.sampled)
-        TRY(get_rows(e, &e->sampled, e->h_sampled, n, err));
+    TRY(cairn_tensor_get(&e->m.k->stream, &out, e->h_token, cairn_tensor_bytes(&out), err));
 out:
     return st;
 }
@@ -576,6 +578,7 @@ enum cairn_status cairn_engine_abort(struct cairn_engine *e, cairn_engine_tell_f
             cairn_cache_free(e->cache, g->slot);
             e->promised -= g->promised;
             e->kept--;
+            e->waiting -= g->r.samples - g->started;
         }
         g->started = g->r.samples;
         if (!g->living)
