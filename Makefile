@@ -318,7 +318,7 @@ test: bootstrap
 
 # Within the hour on two cores; killed, the next call goes on where it was.
 test-faults: bootstrap
-	@$(SUB) --silent test-programs
+	@$(SUB) --silent all $(B)/tests/faults
 	CAIRN_BUILD=$(B) $(B)/tests/faults all --jobs $(JOBS) --journal $(B)/faults.journal
 	tests/model/commit.t --full
 
