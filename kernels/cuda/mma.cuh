@@ -1,25 +1,13 @@
-/* mma.cuh - the instructions of sm_80 that have no C: asynchronous copies to shared memory, ldmatrix, mma.sync. The emulated GPU of
- * the tests has its own.
- */
+/* mma.cuh - matrix products of a warp (sm_80 on): ldmatrix, mma.sync. The emulated GPU of the tests has its own. */
 #ifndef CAIRN_KERNELS_CUDA_MMA_CUH
 #define CAIRN_KERNELS_CUDA_MMA_CUH
 
+#include "async.cuh"
 #include "kernel.cuh"
 
 #ifdef CAIRN_EMULATED
 #include "emu_mma.h"
 #else
-
-__device__ static inline uint32_t shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-/* 16 bytes to shared memory, of which n come from global memory and the rest are 0 */
-__device__ static inline void copy16(uint32_t to, const void *from, int n)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(n) : "memory");
-}
 
 __device__ static inline void ldmatrix4(uint32_t r[4], uint32_t from)
 {
@@ -42,17 +30,6 @@ __device__ static inline void mma(float d[4], const uint32_t a[4], uint32_t b0, 
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ static inline void copy_commit(void)
-{
-    asm volatile("cp.async.commit_group;\n" ::: "memory");
-}
-
-/* Until at most LEFT groups are under way. */
-template <int LEFT> __device__ static inline void copy_wait(void)
-{
-    asm volatile("cp.async.wait_group %0;\n" ::"n"(LEFT) : "memory");
 }
 
 #endif

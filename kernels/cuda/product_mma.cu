@@ -35,8 +35,8 @@ __device__ static inline void fetch(unsigned char *to, const bf16 *from, int64_t
             break;
         if (row < lines && col < end)
             n = end - col < 8 ? (int)(end - col) : 8;
-        if (wide) {
-            copy16(shared_address(to + line * S::pitch + at * 2), n ? from + row * stride + col : from, n * 2);
+        if (wide && n % 8 == 0) {
+            copy16(shared_address(to + line * S::pitch + at * 2), n ? from + row * stride + col : from, n);
         } else {
             bf16 *s = (bf16 *)(to + line * S::pitch) + at;
             const bf16 *g = from + row * stride + col;

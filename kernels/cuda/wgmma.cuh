@@ -1,4 +1,4 @@
-/* wgmma.cuh - sm_90a: matrix products of a warpgroup, barriers of shared memory, copies into it, as inline assembly.
+/* wgmma.cuh - sm_90a: matrix products of a warpgroup and barriers of shared memory, as inline assembly.
  *
  * Tiles in shared memory are made of lines of 128 bytes (64 bf16), eight lines an atom of 1024 bytes, 16-byte chunks of a line
  * exchanged by its number (chunk ^ line % 8): the 128-byte swizzle, which serves both ways of reading a tile:
@@ -15,7 +15,7 @@
 
 #include <stdint.h>
 
-#include "internal.h"
+#include "async.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(CAIRN_EMULATED)
 #define HAVE_WGMMA 1
@@ -49,11 +49,6 @@ template <int N> __device__ static inline void wgmma_zero(float (&d)[N])
 static inline int wgmma_there(const struct cuda *c)
 {
     return c->sm == 90;
-}
-
-__device__ static inline uint32_t shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
 }
 
 #if HAVE_WGMMA
@@ -229,23 +224,6 @@ __device__ static inline float2 load_fresh(const float2 *p)
 
     asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "l"(__cvta_generic_to_global(p)) : "memory");
     return x;
-}
-
-/* ---- copies of 16 bytes into shared memory (sm_80 on) ------------------------------------------------------------------------- */
-
-/* there = 0: 16 zeros; p is not read. */
-__device__ static inline void copy16(uint32_t to, const void *p, int there)
-{
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(__cvta_generic_to_global(p)), "r"(there ? 16 : 0)
-                 : "memory");
-}
-__device__ static inline void copy_commit(void)
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int LEFT> __device__ static inline void copy_wait(void)
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
 /* 2^x, 2 ulp, and 0 below 2^-126 */

@@ -36,6 +36,7 @@ static const struct {
     {0, 300, 200, 264, 0, "multiples of eight"},
     {3, 130, 72, 80, 8, "heads, multiples of eight"},
     {0, 2100, 24, 40, 0, "a sum over many rows, for TN"},
+    {0, 21, 13, 29, 3, "aligned rows that end inside of 16 bytes"},
 };
 
 /* xt, wt, yt: types of x, w and y; y of a TN is f32. */

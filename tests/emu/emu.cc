@@ -3,6 +3,8 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
+#include <map>
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -301,6 +303,19 @@ void emu_record(std::function<void()> work)
     recording->work.push_back(std::move(work));
 }
 
+static std::map<const char *, size_t> allocations;
+
+void emu_check_read(const void *p, size_t bytes)
+{
+    auto a = allocations.upper_bound((const char *)p);
+
+    if (a != allocations.begin() && (uintptr_t)p % 16 == 0 && (const char *)p + bytes <= std::prev(a)->first + std::prev(a)->second)
+        return;
+    fprintf(stderr, "emulated kernel %s, block (%u, %u): an asynchronous copy reads beyond its allocation or is not aligned\n", kernel,
+            emu_grid.block.x, emu_grid.block.y);
+    abort();
+}
+
 extern "C" {
 
 const char *cudaGetErrorString(cudaError_t e)
@@ -362,6 +377,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     memset(map + page, 0xff, size - 2 * page);
     *(struct head *)map = {map, size};
     *p = map + size - page - body_bytes;
+    allocations[(char *)*p] = bytes;
     return cudaSuccess;
 }
 cudaError_t cudaFree(void *p)
@@ -372,6 +388,7 @@ cudaError_t cudaFree(void *p)
 
         if (((struct head *)q)->map != q)
             abort();
+        allocations.erase((char *)p);
         munmap(q, ((struct head *)q)->bytes);
     }
     return cudaSuccess;

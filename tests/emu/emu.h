@@ -13,11 +13,16 @@
 #ifndef CAIRN_TESTS_EMU_H
 #define CAIRN_TESTS_EMU_H
 
+#include <stddef.h>
+
 #define CAIRN_EMULATED 1
 
 typedef void emu_body_fn(void *ctx);
 
 /* Barrier of the block that also counts for how many of its threads x holds. */
 int emu_count(int x);
+/* The program dies, naming the kernel, unless one allocation of the device holds all these bytes, and they are aligned to 16. Ordinary
+ * loads beyond an allocation die by themselves, but for what its last 16 bytes are rounded up to. */
+void emu_check_read(const void *p, size_t bytes);
 
 #endif

@@ -1,28 +1,8 @@
-/* emu_mma.h - the instructions of kernels/cuda/mma.cuh on the emulated GPU. Copies are done at once. Fragments lie as the PTX
- * manual has them for m16n8k16; the 16 terms of a step are summed in fp64 and added to the accumulator with one rounding. Shared
- * memory that is addressed by 32 bits is the dynamic one: it is mapped low.
+/* emu_mma.h - the instructions of kernels/cuda/mma.cuh on the emulated GPU. Fragments lie as the PTX manual has them for m16n8k16;
+ * the 16 terms of a step are summed in fp64 and added to the accumulator with one rounding.
  */
 #ifndef CAIRN_TESTS_EMU_MMA_H
 #define CAIRN_TESTS_EMU_MMA_H
-
-static inline uint32_t shared_address(const void *p)
-{
-    return (uint32_t)(uintptr_t)p;
-}
-
-static inline void copy16(uint32_t to, const void *from, int n)
-{
-    memset((void *)(uintptr_t)to, 0, 16);
-    memcpy((void *)(uintptr_t)to, from, (size_t)n);
-}
-
-static inline void copy_commit(void)
-{
-}
-
-template <int LEFT> static inline void copy_wait(void)
-{
-}
 
 static inline void ldmatrix4(uint32_t r[4], uint32_t from)
 {
@@ -31,7 +11,7 @@ static inline void ldmatrix4(uint32_t r[4], uint32_t from)
 
     emu_exchange(0xffffffffu, from, row);
     for (int i = 0; i < 4; i++)
-        memcpy(&r[i], (const char *)(uintptr_t)row[8 * i + lane / 4] + lane % 4 * 4, 4);
+        memcpy(&r[i], emu_dynamic_shared + row[8 * i + lane / 4] + lane % 4 * 4, 4);
 }
 
 static inline void ldmatrix4_trans(uint32_t r[4], uint32_t from)
@@ -42,7 +22,7 @@ static inline void ldmatrix4_trans(uint32_t r[4], uint32_t from)
     emu_exchange(0xffffffffu, from, row);
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < 2; j++)
-            memcpy((char *)&r[i] + 2 * j, (const char *)(uintptr_t)row[8 * i + lane % 4 * 2 + j] + lane / 4 * 2, 2);
+            memcpy((char *)&r[i] + 2 * j, emu_dynamic_shared + row[8 * i + lane % 4 * 2 + j] + lane / 4 * 2, 2);
 }
 
 static inline float emu_half(uint64_t word, int i) /* bf16 number i of a word */

@@ -1,6 +1,6 @@
 /* emu_wgmma.h - the functions of wgmma.cuh on the emulated GPU. A descriptor is read as the PTX ISA says, not as the kernels fill
- * tiles: an operand that lies elsewhere than the descriptor tells gives wrong sums here as it does there. Products and copies are
- * made at once: what only waits for them, or makes writes visible to them, does nothing.
+ * tiles: an operand that lies elsewhere than the descriptor tells gives wrong sums here as it does there. Products are made at
+ * once: what only waits for them, or makes writes visible to them, does nothing.
  */
 #ifndef CAIRN_TESTS_EMU_WGMMA_H
 #define CAIRN_TESTS_EMU_WGMMA_H
@@ -13,10 +13,6 @@
 static inline int wgmma_there(const struct cuda *)
 {
     return 1;
-}
-static inline uint32_t shared_address(const void *p)
-{
-    return (uint32_t)((const char *)p - emu_dynamic_shared);
 }
 static inline void wgmma_fence(void)
 {
@@ -110,20 +106,6 @@ static inline void barrier_wait(uint64_t *b, int parity)
 static inline float2 load_fresh(const float2 *p)
 {
     return *p;
-}
-
-static inline void copy16(uint32_t to, const void *p, int there)
-{
-    if (there)
-        memcpy(emu_dynamic_shared + to, p, 16);
-    else
-        memset(emu_dynamic_shared + to, 0, 16);
-}
-static inline void copy_commit(void)
-{
-}
-template <int> static inline void copy_wait(void)
-{
 }
 
 static inline float exp2_fast(float x)
