@@ -5,7 +5,7 @@
  * stream and may return before the work is done. It knows nothing of models, files or ranks.
  *
  * Letters: N rows (tokens of a batch), D width, K reduced width, F expert width, E experts, k experts per token, H heads,
- * C latent width, R rope width, V vocabulary, S key rows, B sequences, T index_topk.
+ * C latent width, R rope width, V vocabulary, S key rows, B sequences, T index_topk; in the ops of GLM-5.3-Flash: J streams.
  *
  * Types: "act" is the activation type (cpu: f32; cuda: bf16, or f32 when opened so), the same for all act tensors of one call.
  * Weights are f32 or bf16. Everything marked f32, f64, i32 is that on every back-end. Unless a tensor is marked
@@ -28,7 +28,7 @@
 
 #include "base/buffer.h"
 
-#define CAIRN_BACKEND_ABI 4
+#define CAIRN_BACKEND_ABI 5
 
 /* ---- dense products ------------------------------------------------------------------------------------------- */
 
@@ -184,6 +184,138 @@ struct cairn_swiglu_bwd {
     float limit;
 };
 
+/* ---- rows in runs (GLM-5.3-Flash) -------------------------------------------------------------------------------------- */
+
+/* Ops with pos and seq, i32 (N), go along sequences: row n is position pos[n] of sequence seq[n]. The rows of a sequence are a run:
+ * adjacent, positions ascending without a gap, one run a sequence (else CAIRN_EBUG). What lies before a run's first row is in the
+ * op's `tail` or `state`, which holds something for each of B sequences and is brought up to date by the call. Both absent
+ * (training): sequences are whole, each run begins at position 0. A position 0 starts afresh, whatever the tail or state holds, NaN
+ * too. Cutting a sequence into calls anyhow changes no bit. Fork: copy the sequence's entry of tail or state. */
+
+/* Depthwise causal convolution of K taps, then SiLU (Kimi Linear, arXiv:2510.26692): u[n,c] = sum_j w[c,j] * x[n-K+1+j, c], j
+ * ascending, rows before position 0 are 0; y = u * sigmoid(u). x, y act (N, C) strided; w (C, K) weight, K <= 8; tail act (B, K,
+ * C): position p is row p mod K. */
+struct cairn_short_conv {
+    struct cairn_tensor x, w, y, pos, seq, tail;
+};
+/* du = dy * s*(1 + u*(1-s)), s = sigmoid(u), u again from x; dx[n] = sum_j w[c,j] * du[n+K-1-j], j ascending, inside the sequence;
+ * dw f32 (C, K) += sum over rows (absent: skip). Whole sequences. x, dy, dx strided. cuda: dw in runs of 64 rows, added ascending.
+ */
+struct cairn_short_conv_bwd {
+    struct cairn_tensor x, w, dy, dx, dw, pos, seq;
+};
+
+/* Gates of KDA, H heads of D channels. a = f + dt_bias; bound < 0: g = bound * sigmoid(exp(a_log[h]) * a); bound = 0: g =
+ * -exp(a_log[h]) * softplus(a). beta = sigmoid(b). f act (N, H*D), b act (N, H), both strided; a_log f32 (H); dt_bias f32 (H*D); g
+ * f32 (N, H*D): ln of the decay; beta f32 (N, H). */
+struct cairn_kda_gate {
+    struct cairn_tensor f, b, a_log, dt_bias, g, beta;
+    float bound;
+};
+/* With s = sigmoid(A a), A = exp(a_log): e = dg * bound * s*(1-s), da = A * e, da_log[h] += sum over rows and channels e*A*a (bound
+ * = 0: da = -dg * A * sigmoid(a), da_log[h] += dg * g); df = da; ddt_bias += sum over rows da; db = dbeta * beta * (1 - beta). df,
+ * db act, strided, db may be b, df may be f. da_log f32 (H), ddt_bias f32 (H*D): sums over rows, may be absent. da_log: each
+ * channel's sum over rows, then channels. cuda: rows in runs of 64, added ascending. */
+struct cairn_kda_gate_bwd {
+    struct cairn_tensor f, b, a_log, dt_bias, dg, dbeta, df, db, da_log, ddt_bias;
+    float bound;
+};
+
+/* Kimi delta attention (arXiv:2510.26692), per head, state S (D keys, D values) in fp32, zero before position 0:
+ *     qh = q / sqrt(sum q^2 + eps) * scale, kh = k / sqrt(sum k^2 + eps), a = exp(g)
+ *     S~ = diag(a) S, d = beta * (v - S~^T kh), S = S~ + kh d^T, o = S^T qh.
+ * In chunks of 16 positions (p / 16). With S the state before the chunk, P_i = a_0 .. a_i the decay since then, kh~_s = kh_s *
+ * a_{s+1} .. a_i the keys before row i, decayed until it: d_i = beta_i (v_i - S^T (kh_i P_i) - sum_{s<i} (kh_i.kh~_s) d_s),  o_i =
+ * S^T (qh_i P_i) + sum_{s<=i} (qh_i.kh~_s) d_s and S <- diag(P) S + sum_s kh~_s d_s^T after row 15. Decays are running products: no
+ * exponential of a sum, no quotient, nothing above 1 for any g <= 0. A row needs the chunk's earlier rows alone, so decoding is
+ * this algorithm one row at a time. q, k, v, o act (N, H, D) strided, D a multiple of 4 (cuda: of 16, at most 128); g f32 (N, H,
+ * D); beta f32 (N, H); state f32 (B, H, CAIRN_KDA_ROWS(D), D): S by key; 16 rows kh~; 16 rows d; P. Of the open chunk's rows there
+ * are (next position) mod 16. */
+#define CAIRN_KDA_CHUNK   16
+#define CAIRN_KDA_ROWS(D) ((D) + 2 * CAIRN_KDA_CHUNK + 1)
+struct cairn_kda {
+    struct cairn_tensor q, k, v, g, beta, o, pos, seq, state;
+    float scale, eps;
+};
+/* Gradients of the inputs, through both normalisations; whole sequences. States come again from the inputs. dq, dk, dv act (N, H,
+ * D), strided, may be q, k, v; dg f32 (N, H, D), may be g; dbeta f32 (N, H). Equal bits packed or alone. */
+struct cairn_kda_bwd {
+    struct cairn_tensor q, k, v, g, beta, d_o, dq, dk, dv, dg, dbeta, pos, seq;
+    float scale, eps;
+};
+
+/* y = w * x*rstd * sigmoid(z), rstd = 1/sqrt(mean(x^2) + eps); one rounding. x, z, y act (N, D) strided, y may be x; w (D) weight;
+ * rstd f32 (N) or absent. A row is one head of a token. */
+struct cairn_gated_norm {
+    struct cairn_tensor x, z, w, y, rstd;
+    float eps;
+};
+/* xh = x*rstd, s = sigmoid(z): dz = dy*w*xh*s*(1-s); t = dy*w*s, dx = rstd * (t - xh*mean(t*xh)); dw f32 (D) += sum over rows
+ * dy*xh*s (absent: skip). dx may be dy or x, dz may be z; all strided. cuda: dw in runs of 64 rows, added ascending. */
+struct cairn_gated_norm_bwd {
+    struct cairn_tensor x, z, w, rstd, dy, dx, dz, dw;
+};
+
+/* ---- hyper-connections (mHC, arXiv:2512.24880): J residual streams, J <= 8 ---------------------------------------------- */
+
+/* Per row, from the streams x and m = W . flatten(x) (a matmul, f32 (N, M), M = J*(J+2)), all in fp32: rstd = 1/sqrt(mean(x^2) +
+ * norm_eps) over all J*D; l = scale[group] * m * rstd + base; pre = sigmoid(l[0:J]) + eps; post = 2 sigmoid(l[J:2J]); comb (J, J):
+ * softmax of each row of l[2J:], + eps; each column divided by (its sum + eps); then iterations - 1 times: rows, columns. mix = pre
+ * | post | comb. y = sum_i pre[i] * x[i], i ascending. x act (N, J, D) strided, y act (N, D) strided; base f32 (M), scale f32 (3):
+ * pre, post, comb; mix f32 (N, M); rstd f32 (N). */
+struct cairn_hyper {
+    struct cairn_tensor x, m, base, scale, mix, rstd, y;
+    float norm_eps, eps;
+    int iterations;
+};
+/* From dy (N, D) and dmix (N, M; its pre is not read): dm f32 (N, M), gradient of m, through the unrolled loop; may be dmix. dx +=
+ * pre[i] * dy
+ * + x * r', r' the gradient through rstd; the caller adds dm . W. dbase f32 (M), dscale f32 (3) += sum over rows (absent: skip).
+ * cuda: both in runs of 64 rows, added ascending. */
+struct cairn_hyper_bwd {
+    struct cairn_tensor x, m, base, scale, rstd, dy, dmix, dm, dx, dbase, dscale;
+    float eps;
+    int iterations;
+};
+/* out[j] = post[j] * y + sum_i comb[i][j] * x[i], i ascending. out act (N, J, D) strided, may be x. */
+struct cairn_hyper_out {
+    struct cairn_tensor x, y, mix, out;
+};
+/* dy = sum_j post[j] * dout[j]; dmix: pre 0, post[j] = dout[j].y, comb[i][j] = x[i].dout[j]; dx[i] = sum_j comb[i][j] * dout[j]; dx
+ * may be dout. */
+struct cairn_hyper_out_bwd {
+    struct cairn_tensor x, y, mix, dout, dy, dmix, dx;
+};
+/* y[n] = a * sum_i x[n,i], i ascending: the mean of streams, and the gradient of copies. x act (N, J, D), y act (N, D), strided. */
+struct cairn_streams_sum {
+    struct cairn_tensor x, y;
+    float a;
+};
+/* y[n,i] = a * x[n]: copies, and the gradient of the mean. x act (N, D), y act (N, J, D), strided. */
+struct cairn_streams_spread {
+    struct cairn_tensor x, y;
+    float a;
+};
+
+/* ---- pooled indexer ------------------------------------------------------------------------------------------------------- */
+
+/* Pool p of a sequence is its positions p*m .. p*m+m-1; its key, once the last one is there: sum_r w_r * k[p*m+r], w = softmax over
+ * r of (gate[p*m+r] + ape[r]), channel by channel, r ascending. k, gate act (N, D) strided; ape (m, D) weight, m <= 32; tail act
+ * (B, m, 2*D): position p is row p mod m, k | gate. keys.rows act (S, D): where pool p's key goes; keys.page in pools;
+ * keys.start[b]: row of pool 0, packed. keys.pos and keys.seq: of the rows of the call, in positions, not pools. Frozen, hence no
+ * backward. Selection: op index with pos = max((pos + 1) / m - 1, 0), keys.rows, T / m; then pool_expand. */
+struct cairn_pool_keys {
+    struct cairn_tensor k, gate, ape, tail;
+    struct cairn_keys keys;
+};
+/* Chosen pools to positions: idx i32 (N, T + m - 1) = the m positions of each chosen pool, then those after the last whole pool, m
+ * * ((pos+1) / m) .. pos; ascending, padded with -1. choice i32 (N, T / m), ascending pools, padded with -1; not read where there
+ * is no whole pool. */
+struct cairn_pool_expand {
+    struct cairn_tensor choice, pos, idx;
+    int m;
+};
+
 /* ---- rows and elements ---------------------------------------------------------------------------------------- */
 
 /* dst[dst_index[i]] = src[src_index[i]]; an absent index is i itself; dst rows are distinct. Also embedding look-up (src =
@@ -306,14 +438,16 @@ struct cairn_sumsq {
 
 /* ---- the table ------------------------------------------------------------------------------------------------- */
 
-/* X(name): op `name` with arguments struct cairn_<name>. New ops are added at the end; GLM-5.3-Flash's own come with it. */
+/* X(name): op `name` with arguments struct cairn_<name>. New ops are added at the end. */
 #define CAIRN_OPS(X)                                                                                                               \
     X(matmul)                                                                                                                      \
     X(matmul_grouped)                                                                                                              \
     X(rmsnorm)                                                                                                                     \
-    X(rmsnorm_bwd) X(layernorm) X(rope) X(index) X(attention) X(attention_bwd) X(router) X(router_bwd) X(dispatch) X(combine)      \
-        X(combine_bwd) X(swiglu) X(swiglu_bwd) X(rows) X(embed_bwd) X(axpby) X(cast) X(logprob) X(logprob_bwd) X(sample)           \
-            X(policy_loss) X(adamw) X(sumsq)
+    X(rmsnorm_bwd)                                                                                                                 \
+    X(layernorm) X(rope) X(index) X(attention) X(attention_bwd) X(router) X(router_bwd) X(dispatch) X(combine) X(combine_bwd)      \
+        X(swiglu) X(swiglu_bwd) X(rows) X(embed_bwd) X(axpby) X(cast) X(logprob) X(logprob_bwd) X(sample) X(policy_loss) X(adamw)  \
+            X(sumsq) X(short_conv) X(short_conv_bwd) X(kda_gate) X(kda_gate_bwd) X(kda) X(kda_bwd) X(gated_norm) X(gated_norm_bwd) \
+                X(hyper) X(hyper_bwd) X(hyper_out) X(hyper_out_bwd) X(streams_sum) X(streams_spread) X(pool_keys) X(pool_expand)
 
 struct cairn_ops {
 #define CAIRN_OP_FIELD(op) enum cairn_status (*op)(struct cairn_stream * s, const struct cairn_##op *a, struct cairn_error *err);
