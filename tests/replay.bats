@@ -102,10 +102,70 @@ LINES
     says '"finish":"length"'
 }
 
+@test "--regenerate: equal bits, a share of them, a flipped bit is 65" {
+    is 0 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --regenerate
+    says "step/000001/rollout" "36 of 36 rollouts made again" "eval/000002/heldout/rollout" "equal bits"
+    is 0 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --regenerate --sample 0.05 --json
+    says '"different":0,"regenerated":2,"rollouts":"step/000002/rollout","stored":36'
+    dir=$BATS_TEST_TMPDIR/run
+    cp -r "$BATS_FILE_TMPDIR/whole" "$dir"
+    flip "$(ls "$dir"/step/000001/rollout/a*/unit-000000.h5)" 3000
+    is 65 "$cairn" replay "$dir" --regenerate --sample 0.01
+    says "unit-000000.h5"
+}
+
+@test "--export and back: the same tokens and log-probabilities; slices of it" {
+    out=$BATS_TEST_TMPDIR/out.jsonl
+    is 0 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --export "$out" --only step=1
+    says "36 rollouts of 12 groups"
+    is 0 "$cairn" replay "$micro" --from "$out" --run "$BATS_TEST_TMPDIR/back"
+    for k in 0 17 35; do
+        "$cairn" inspect "$BATS_FILE_TMPDIR/whole/step/000001/rollout" --rollout $k --json >"$BATS_TEST_TMPDIR/a"
+        "$cairn" inspect "$BATS_TEST_TMPDIR/back/step/000001/rollout" --rollout $k --json >"$BATS_TEST_TMPDIR/b"
+        diff <(grep -o '"ids":\[[^]]*\]' "$BATS_TEST_TMPDIR/a") <(grep -o '"ids":\[[^]]*\]' "$BATS_TEST_TMPDIR/b")
+        diff <(grep -o '"logprobs":\[[^]]*\]' "$BATS_TEST_TMPDIR/a") <(grep -o '"logprobs":\[[^]]*\]' "$BATS_TEST_TMPDIR/b")
+    done
+    # Recorded responses were made by nobody here.
+    is 69 "$cairn" replay "$BATS_TEST_TMPDIR/back" --regenerate
+    says "recorded responses"
+    # Slices: of what goes out, and of what comes in.
+    [ "$("$cairn" replay "$BATS_FILE_TMPDIR/whole" --export /dev/stdout --only sample=1 --only finish=length | grep -o '"sample":1,' | wc -l)" \
+        -gt 0 ]
+    is 0 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --export /dev/stdout --only eval=heldout --only step=2
+    [ "${#lines[@]}" = 8 ]
+    is 0 "$cairn" replay "$micro" --from "$out" --run "$BATS_TEST_TMPDIR/some" --only sample=0
+    says "12 responses to 12 problems"
+    grep -q "origin: .*sample=0" "$BATS_TEST_TMPDIR/some/recipe.yaml"
+    # The slice belongs to the run.
+    is 78 "$cairn" replay "$micro" --from "$out" --run "$BATS_TEST_TMPDIR/some" --only sample=1
+}
+
+@test "--score and --train of a slice" {
+    dir=$BATS_TEST_TMPDIR/run
+    cp -r "$BATS_FILE_TMPDIR/whole" "$dir"
+    is 0 "$cairn" replay "$dir" --score "$micro" --only step=1 --only sample=0-1 --changes score.overlong.factor=2 --name two
+    says "of 24" "penalty -0.5 -> -2"
+    case $output in *"step/000002"*) false ;; esac
+    is 0 "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/new" --quiet --only step=2 --only sample=0-1 train.on_policy=correct \
+        train.correction=tis
+    [ "$("$cairn" digest "$BATS_TEST_TMPDIR/new" | tail -1 | cut -c1)" = 1 ]
+    is 0 "$cairn" inspect "$BATS_TEST_TMPDIR/new/step/000001/rollout" --rollout 2
+    says "unused"
+    is 0 "$cairn" verify --deep "$BATS_TEST_TMPDIR/new"
+    is 69 "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/none" --quiet --only prompt=nobody
+    says "prompt=nobody"
+}
+
 @test "usage: one action at a time, with what it needs" {
     is 64 "$cairn" replay "$BATS_FILE_TMPDIR/whole"
     is 64 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --train
     is 64 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --train --score "$micro" --run x
+    is 64 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --regenerate --sample 1.5
+    is 64 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --regenerate train.clip.low=0.1
+    is 64 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --score "$micro" --sample 0.5
+    is 64 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --regenerate --only colour=red
+    is 64 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --train --run x --only eval=heldout
+    is 64 "$cairn" replay "$micro" --from x --run y --only verdict=right
     is 64 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --train --run "$BATS_FILE_TMPDIR/whole"
     is 69 "$cairn" replay "$BATS_TEST_TMPDIR" --train --run "$BATS_TEST_TMPDIR/x"
 }

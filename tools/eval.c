@@ -16,7 +16,6 @@
 #include "stages/rollout/cursor.h"
 #include "stages/rollout/engine.h"
 #include "stages/common/prompting.h"
-#include "stages/common/setup.h"
 #include "stages/rollout/rollout.h"
 #include "stages/score/score.h"
 #include "tools/cli.h"
@@ -177,20 +176,7 @@ static enum cairn_status set_sample(struct eval *e, struct cairn_error *err)
 {
     const struct cairn_recipe *r = e->m.run->recipe;
     int64_t longest = 1, work = e->file.n * e->how.samples;
-    struct cairn_engine_opts o = {.batch = (int)cairn_recipe_i64(r, "rollout.batch"),
-                                  .page = (int)cairn_recipe_i64(r, "rollout.page"),
-                                  .seed = e->how.seed,
-                                  .step = e->how.step,
-                                  .temperature = e->how.temperature,
-                                  .top_p = e->how.top_p,
-                                  .min_p = e->how.min_p,
-                                  .top_k = e->how.top_k,
-                                  .graphs = cairn_setup_graphs(r),
-                                  .greedy = e->how.greedy,
-                                  .stop = e->prompting.stop.p,
-                                  .stops = (int)e->prompting.stop.n,
-                                  .ended = e->prompting.texts ? cairn_prompting_ended : NULL,
-                                  .ended_arg = &e->prompting};
+    struct cairn_engine_opts o = cairn_rollout_engine(&e->how, r, &e->prompting);
     struct cairn_engine *engine = NULL;
     enum cairn_status st = CAIRN_OK;
 

@@ -69,11 +69,6 @@ out:
     return st;
 }
 
-static const char *finish_name(int finish)
-{
-    return finish == CAIRN_FINISH_STOP ? "stop" : finish == CAIRN_FINISH_LENGTH ? "length" : finish == CAIRN_FINISH_ABORTED ? "aborted" : "unknown";
-}
-
 static double logprob_sum(const struct view *v, int64_t k)
 {
     double sum = 0;
@@ -90,7 +85,7 @@ static void page_put(struct cairn_str *out, const struct view *v, int64_t k)
 
     cairn_str_printf(out, "rollout %lld of %lld: group %d, sample %d, prompt %lld of file %lld, %d + %lld tokens, ended by %s%s\n", (long long)k,
                      (long long)r->n, r->group[k], r->sample[k], (long long)(r->prompt_id[k] & 0xffffffff), (long long)(r->prompt_id[k] >> 32),
-                     r->prompt_length[k], (long long)n, finish_name(r->finish[k]), r->used[k] ? "" : ", unused");
+                     r->prompt_length[k], (long long)n, cairn_finish_name(r->finish[k]), r->used[k] ? "" : ", unused");
     if (r->logprobs && n > 0)
         cairn_str_printf(out, "log-probability %.6g in all, %.6g a token\n", logprob_sum(v, k), logprob_sum(v, k) / (double)n);
     if (v->scored)
@@ -111,18 +106,6 @@ static void page_put(struct cairn_str *out, const struct view *v, int64_t k)
     cairn_str_putc(out, '\n');
 }
 
-/* JSON text of bytes that may be no UTF-8. */
-static json_t *text_json(const struct cairn_str *s)
-{
-    struct cairn_str quoted = {0};
-    json_t *v;
-
-    cairn_json_put_string(&quoted, cairn_str_z(s), s->len);
-    v = json_loadb(cairn_str_z(&quoted), quoted.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
-    cairn_str_free(&quoted);
-    return v;
-}
-
 static json_t *page_json(const struct view *v, int64_t k)
 {
     const struct cairn_rollouts *r = &v->r;
@@ -132,7 +115,7 @@ static json_t *page_json(const struct view *v, int64_t k)
         json_array_append_new(ids, json_integer(r->tokens[i]));
     o = json_pack("{s:I, s:i, s:i, s:I, s:i, s:I, s:s, s:b, s:o}", "rollout", (json_int_t)k, "group", r->group[k], "sample", r->sample[k],
                   "prompt_id", (json_int_t)r->prompt_id[k], "prompt_tokens", r->prompt_length[k], "response_tokens",
-                  (json_int_t)cairn_rollout_length(r, k), "finish", finish_name(r->finish[k]), "used", (int)r->used[k], "ids", ids);
+                  (json_int_t)cairn_rollout_length(r, k), "finish", cairn_finish_name(r->finish[k]), "used", (int)r->used[k], "ids", ids);
     if (o && r->logprobs) {
         json_t *list = json_array();
 
@@ -146,8 +129,8 @@ static json_t *page_json(const struct view *v, int64_t k)
                                                   v->s.extracted[k] ? v->s.extracted[k] : "", "reward", (double)v->s.reward[k], "penalty",
                                                   (double)v->s.penalty[k], "advantage", (double)v->s.advantage[k], "mask", (int)v->s.mask[k]));
     if (o && v->tokenizer) {
-        json_object_set_new(o, "prompt", text_json(&v->prompt));
-        json_object_set_new(o, "response", text_json(&v->response));
+        json_object_set_new(o, "prompt", cairn_json_text(cairn_str_z(&v->prompt), v->prompt.len));
+        json_object_set_new(o, "response", cairn_json_text(cairn_str_z(&v->response), v->response.len));
     }
     return o;
 }

@@ -1,6 +1,7 @@
-/* replay.c - `cairn replay`: score again, train again from, or bring in stored rollouts (replay.h). */
+/* replay.c - `cairn replay`: score again, train again from, make again, bring in or hand out stored rollouts (replay.h). */
 #include "tools/replay.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,60 +13,70 @@
 #include "tools/cli.h"
 #include "tools/verbs.h"
 
+enum action { NONE, SCORE, TRAIN, REGENERATE, FROM, EXPORT, SEVERAL };
+
 struct args {
     struct cairn_replay_opts o;
-    int train;
+    enum action action;
+    int sampled; /* --sample was given */
 };
+
+enum { OPT_REGENERATE = 256, OPT_SAMPLE, OPT_EXPORT, OPT_ONLY, OPT_CHANGES };
 
 static const struct argp_option options[] = {
     {"score", 's', "RECIPE", 0, "score the rollouts of DIR by RECIPE (its score section is enough) into DIR/replay/NAME", 0},
-    {"name", 'n', "NAME", 0, "with --score: where; default: the recipe's name", 0},
     {"train", 't', NULL, 0, "train again from the rollouts of DIR, in a new run (--run)", 0},
+    {"regenerate", OPT_REGENERATE, NULL, 0, "make rollouts of DIR again from the policies that made them, and compare bits", 0},
     {"from", 'f', "FILE", 0, "bring recorded responses in as the rollouts of a new run (--run) of RECIPE", 0},
-    {"run", 'r', "NEW", 0, "with --train and --from: the run to make", 0},
-    {"quiet", 'q', NULL, 0, "no progress", 0},
-    {"json", 'j', NULL, 0, "one JSON object a line on stdout", 0},
+    {"export", OPT_EXPORT, "FILE", 0, "write the rollouts of DIR, with their scores, as --from takes them", 0},
+    {"only", OPT_ONLY, "KEY=VALUES", 0,
+     "which rollouts: step=1-5,8  prompt=ID  sample=0-3  verdict=right,wrong  finish=stop,length  eval=NAME; may be repeated", 1},
+    {"name", 'n', "NAME", 0, "with --score: where; default: the recipe's name", 1},
+    {"changes", OPT_CHANGES, NULL, 0, "with --score: name each rollout whose verdict, reward or advantage changed", 1},
+    {"sample", OPT_SAMPLE, "P", 0, "with --regenerate: this share of them, 0 to 1 (default: all)", 1},
+    {"run", 'r', "NEW", 0, "with --train and --from: the run to make", 1},
+    {"quiet", 'q', NULL, 0, "no progress", 2},
+    {"json", 'j', NULL, 0, "one JSON object a line on stdout", 2},
+    {0},
+};
+
+static const struct cairn_cli_slot slots[] = {
+    CAIRN_CLI_TEXT_AT('n', struct args, o.name),
+    CAIRN_CLI_TEXT_AT('r', struct args, o.recipe.run),
+    CAIRN_CLI_FLAG_AT('q', struct args, o.quiet),
+    CAIRN_CLI_FLAG_AT('j', struct args, o.json),
+    CAIRN_CLI_FLAG_AT(OPT_CHANGES, struct args, o.changes),
+    CAIRN_CLI_NUMBER_AT(OPT_SAMPLE, struct args, o.share, "sample", CAIRN_CLI_ABOVE_0, 1, "a share above 0, at most 1"),
     {0},
 };
 
 static error_t option(int key, char *arg, struct argp_state *state)
 {
     struct args *a = state->input;
+    enum action action = key == 's' ? SCORE : key == 't' ? TRAIN : key == 'f' ? FROM : key == OPT_REGENERATE ? REGENERATE : key == OPT_EXPORT ? EXPORT : NONE;
+    struct cairn_error err = {0};
 
-    switch (key) {
-    case 's':
-        a->o.score = arg;
+    if (action != NONE) {
+        a->action = a->action == NONE || a->action == action ? action : SEVERAL;
+        *(action == SCORE ? &a->o.score : action == EXPORT ? &a->o.export : &a->o.from) = arg;
         return 0;
-    case 'n':
-        a->o.name = arg;
-        return 0;
-    case 't':
-        a->train = 1;
-        return 0;
-    case 'f':
-        a->o.from = arg;
-        return 0;
-    case 'r':
-        a->o.recipe.run = arg;
-        return 0;
-    case 'q':
-        a->o.quiet = 1;
-        return 0;
-    case 'j':
-        a->o.json = 1;
-        return 0;
-    case ARGP_KEY_ARG:
-        return cairn_recipe_args_take(&a->o.recipe, arg, state);
     }
-    return ARGP_ERR_UNKNOWN;
+    if (key == OPT_ONLY && cairn_only_add(&a->o.only, arg, &err) != CAIRN_OK) {
+        argp_error(state, "%s", err.text);
+        return EINVAL;
+    }
+    a->sampled |= key == OPT_SAMPLE;
+    return key == OPT_ONLY ? 0 : key == ARGP_KEY_ARG ? cairn_recipe_args_take(&a->o.recipe, arg, state) : cairn_cli_take(slots, key, arg, state);
 }
 
 static const struct argp argp = {
-    options, option, "DIR --score RECIPE [key=value ...]\nDIR --train --run NEW [key=value ...]\nRECIPE --from FILE --run NEW [key=value ...]",
-    "Uses stored rollouts again. FILE: JSON lines {\"id\", \"prompt\", \"answer\", \"responses\": [{\"text\"}]}; a response may bring \"ids\", "
-    "with \"logprobs\", and \"finish\" (\"stop\" or \"length\").\v"
-    "Examples:\n  cairn replay /tmp/tiny -s recipes/tiny.yaml score.overlong.factor=1\n"
-    "  cairn replay /tmp/tiny --train --run /tmp/again",
+    options, option,
+    "DIR --score RECIPE [key=value ...]\nDIR --train --run NEW [key=value ...]\nDIR --regenerate [--sample P]\nDIR --export FILE\n"
+    "RECIPE --from FILE --run NEW [key=value ...]",
+    "Uses stored rollouts again, all or a slice of them (--only). FILE: JSON lines {\"id\", \"prompt\", \"answer\", \"responses\": [{\"text\"}]}; "
+    "a response may bring \"ids\", with \"logprobs\", and \"finish\" (\"stop\" or \"length\").\v"
+    "Examples:\n  cairn replay /tmp/tiny -s recipes/tiny.yaml --only verdict=wrong --changes score.overlong.factor=1\n"
+    "  cairn replay /tmp/tiny --regenerate --sample 0.05",
     NULL, NULL, NULL};
 
 char *cairn_replay_override(const char *key, const char *text)
@@ -151,39 +162,57 @@ out:
 
 static int usage_check(const struct args *a)
 {
-    int actions = (a->o.score != NULL) + a->train + (a->o.from != NULL);
+    int makes = a->action == TRAIN || a->action == FROM;
+    const struct cairn_only *only = &a->o.only;
 
-    if (actions != 1)
-        return cairn_cli_usage("replay", "%s", actions ? "one of --score, --train, --from at a time" : "--score, --train or --from is missing");
+    if (a->action == NONE || a->action == SEVERAL)
+        return cairn_cli_usage("replay", "%s", a->action == NONE ? "--score, --train, --regenerate, --from or --export is missing"
+                                                                : "one of --score, --train, --regenerate, --from, --export at a time");
     if (!a->o.recipe.recipe)
-        return cairn_cli_usage("replay", "%s is missing", a->o.from ? "RECIPE (or a run, for its recipe)" : "DIR");
-    if (!a->o.score && !a->o.recipe.run)
+        return cairn_cli_usage("replay", "%s is missing", a->action == FROM ? "RECIPE (or a run, for its recipe)" : "DIR");
+    if (makes && !a->o.recipe.run)
         return cairn_cli_usage("replay", "--run NEW is missing");
-    if (a->o.score && a->o.recipe.run)
-        return cairn_cli_usage("replay", "--score writes into DIR/replay; it takes no --run");
-    if (a->o.name && !a->o.score)
+    if (!makes && a->o.recipe.run)
+        return cairn_cli_usage("replay", "only --train and --from make a new run (--run)");
+    if ((a->action == REGENERATE || a->action == EXPORT) && a->o.recipe.overrides)
+        return cairn_cli_usage("replay", "%s: the rollouts are as the run's own recipe made them; no key=value", a->o.recipe.override[0]);
+    if (a->o.name && a->action != SCORE)
         return cairn_cli_usage("replay", "--name goes with --score");
+    if (a->o.changes && a->action != SCORE)
+        return cairn_cli_usage("replay", "--changes goes with --score");
+    if (a->sampled && a->action != REGENERATE)
+        return cairn_cli_usage("replay", "--sample goes with --regenerate; a slice of them: --only");
     if (a->o.name && !cairn_name_ok(a->o.name))
         return cairn_cli_usage("replay", "--name %s: letters, digits, '.', '_' and '-' only", a->o.name);
+    if (a->action == TRAIN && only->evals)
+        return cairn_cli_usage("replay", "--only eval=: evaluations are not trained on");
+    if (a->action == FROM && (only->step.n || only->verdict || only->evals))
+        return cairn_cli_usage("replay", "--only: recorded responses have no step, verdict or set; prompt=, sample= and finish= fit");
     return 0;
 }
 
 int cairn_verb_replay(int argc, char **argv)
 {
+    static enum cairn_status (*const acts[])(const struct cairn_replay_opts *, struct cairn_error *) = {
+        [SCORE] = cairn_replay_score, [TRAIN] = cairn_replay_train, [REGENERATE] = cairn_replay_regenerate,
+        [FROM] = cairn_replay_from,   [EXPORT] = cairn_replay_export};
     struct cairn_error err = {0};
     enum cairn_status st = CAIRN_OK;
-    struct args a = {0};
-    int done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done);
+    struct args a = {.o.share = 1};
+    int done, rc = cairn_cli_parse(&argp, argc, argv, &a, &done);
 
-    if (usage || done)
-        return usage;
-    usage = usage_check(&a);
-    if (usage)
-        return usage;
+    if (rc || done)
+        goto out;
+    rc = usage_check(&a);
+    if (rc)
+        goto out;
     cairn_signals_install();
     cairn_log_quiet(a.o.quiet || a.o.json);
-    st = a.o.score ? cairn_replay_score(&a.o, &err) : a.train ? cairn_replay_train(&a.o, &err) : cairn_replay_from(&a.o, &err);
+    st = acts[a.action](&a.o, &err);
     if (st == CAIRN_OK)
         st = cairn_cli_flush(&err);
-    return st == CAIRN_OK ? 0 : cairn_cli_fail("replay", &err);
+    rc = st == CAIRN_OK ? 0 : cairn_cli_fail("replay", &err);
+out:
+    cairn_only_free(&a.o.only);
+    return rc;
 }

@@ -9,10 +9,14 @@
 
 #include "stages/common/run.h"
 #include "tools/recipe_args.h"
+#include "tools/replay_only.h"
 
 struct cairn_replay_opts {
     struct cairn_recipe_args recipe; /* .recipe: DIR or RECIPE, as the verb was given it; .run: --run NEW; overrides */
-    const char *score, *name, *from;
+    const char *score, *name, *from, *export;
+    double share;           /* --regenerate: of the rollouts, above 0, at most 1 */
+    struct cairn_only only; /* which stored rollouts */
+    int changes;            /* --score: name each rollout that changed */
     int quiet, json;
 };
 
@@ -20,6 +24,10 @@ struct cairn_replay_opts {
 enum cairn_status cairn_replay_score(const struct cairn_replay_opts *o, struct cairn_error *err);
 /* Trains again in NEW, from the rollouts that run o->recipe.recipe has. */
 enum cairn_status cairn_replay_train(const struct cairn_replay_opts *o, struct cairn_error *err);
+/* Makes stored rollouts of run o->recipe.recipe again, from the policies that made them. CAIRN_ENUMERIC: some came out otherwise. */
+enum cairn_status cairn_replay_regenerate(const struct cairn_replay_opts *o, struct cairn_error *err);
+/* Writes stored rollouts of run o->recipe.recipe into the file o->export, as o->from wants them. */
+enum cairn_status cairn_replay_export(const struct cairn_replay_opts *o, struct cairn_error *err);
 /* Makes NEW from recorded responses, as rollouts of step 1. */
 enum cairn_status cairn_replay_from(const struct cairn_replay_opts *o, struct cairn_error *err);
 

@@ -33,6 +33,7 @@ struct making {
     struct cairn_rollouts r;
     int64_t cap, tokens_cap, logprobs_cap, tokens, logprobs, groups;
     int brings; /* logprobs: -1 not known yet, 0, 1 */
+    const struct cairn_only *only;
     struct cairn_prompting prompting;
     struct cairn_model_config config;
     struct cairn_ids prompt, response;
@@ -189,7 +190,9 @@ static enum cairn_status logprobs_read(struct making *k, const json_t *v, const 
     return CAIRN_OK;
 }
 
-static enum cairn_status response_add(struct making *k, const json_t *v, int64_t row, int sample, const char *line, struct cairn_error *err)
+/* id: of its prompt. A response that is not meant is looked at, and left out. */
+static enum cairn_status response_add(struct making *k, const json_t *v, int64_t row, const char *id, int sample, const char *line,
+                                      struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_rollouts *r = &k->r;
@@ -197,20 +200,24 @@ static enum cairn_status response_add(struct making *k, const json_t *v, int64_t
     int finish;
 
     snprintf(where, sizeof where, "%s: response %d", line, sample);
-    TRY(ids_read(k, v, where, &finish, err));
-    TRY(logprobs_read(k, v, where, err));
-    if (k->prompt.n + k->response.n > k->config.max_positions)
-        TRY(cairn_fail(err, CAIRN_EDATA, "%s: %lld prompt and %lld response tokens, the model's positions end at %lld", where, (long long)k->prompt.n,
-                       (long long)k->response.n, (long long)k->config.max_positions));
-    if (!making_room(k) || !tokens_add(k, &k->prompt) || !tokens_add(k, &k->response))
+    if (!making_room(k))
         TRY(CAIRN_NOMEM(err));
-    r->prompt_length[r->n] = (int32_t)k->prompt.n;
+    TRY(ids_read(k, v, where, &finish, err));
     r->prompt_id[r->n] = row;
     r->group[r->n] = (int32_t)row;
     r->sample[r->n] = sample;
     r->finish[r->n] = (uint8_t)finish;
     r->used[r->n] = 1;
     r->verdict[r->n] = CAIRN_VERDICT_UNASKED;
+    if (!cairn_only_takes(k->only, r, r->n, id, NULL))
+        goto out;
+    TRY(logprobs_read(k, v, where, err));
+    if (k->prompt.n + k->response.n > k->config.max_positions)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: %lld prompt and %lld response tokens, the model's positions end at %lld", where, (long long)k->prompt.n,
+                       (long long)k->response.n, (long long)k->config.max_positions));
+    if (!tokens_add(k, &k->prompt) || !tokens_add(k, &k->response))
+        TRY(CAIRN_NOMEM(err));
+    r->prompt_length[r->n] = (int32_t)k->prompt.n;
     r->offsets[++r->n] = k->tokens;
 out:
     return st;
@@ -223,7 +230,7 @@ static enum cairn_status file_read(struct making *k, const char *path, struct ca
     struct cairn_jsonl *file = NULL;
     const json_t *v;
     json_t *responses;
-    int64_t row = 0;
+    int64_t row = 0, before;
 
     TRY(cairn_prompts_load(&prompts, path, err));
     if (prompts.n > INT32_MAX)
@@ -239,14 +246,15 @@ static enum cairn_status file_read(struct making *k, const char *path, struct ca
         TRY(cairn_json_array(v, "responses", &responses, where, err));
         k->prompt.n = 0;
         TRY(cairn_prompting_ids(&k->prompting, &prompts, row, 1, &k->config, &k->prompt, err));
+        before = k->r.n;
         for (size_t i = 0; i < json_array_size(responses); i++)
-            TRY(response_add(k, json_array_get(responses, i), row, (int)i, where, err));
-        k->groups += json_array_size(responses) > 0;
+            TRY(response_add(k, json_array_get(responses, i), row, prompts.row[row].id, (int)i, where, err));
+        k->groups += k->r.n > before;
         row++;
     }
     TRY(st);
     if (!k->r.n)
-        TRY(cairn_fail(err, CAIRN_EDATA, "%s: no response in it", path));
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: no response in it%s%s", path, k->only->text.len ? " that fits --only" : "", cairn_str_z(&k->only->text)));
     TRY(cairn_rollouts_finish(&k->r, path, err));
 out:
     cairn_jsonl_close(file);
@@ -406,7 +414,7 @@ static enum cairn_status recipe_make(struct cairn_recipe **out, const struct cai
     cairn_str_puts(&prompts, "data.prompts=[{path: ");
     cairn_json_put_string(&prompts, path, strlen(path));
     cairn_str_puts(&prompts, "}]");
-    cairn_str_printf(&origin, "file %s %s", cairn_path_basename(path), hex);
+    cairn_str_printf(&origin, "file %s %s%s", cairn_path_basename(path), hex, cairn_str_z(&o->only.text));
     named = cairn_replay_override("run.origin", cairn_str_z(&origin));
     if (prompts.oom || origin.oom || !named)
         TRY(CAIRN_NOMEM(err));
@@ -464,7 +472,7 @@ enum cairn_status cairn_replay_from(const struct cairn_replay_opts *o, struct ca
     struct cairn_recipe *recipe = NULL;
     struct cairn_place place = {0};
     struct cairn_run *run = NULL;
-    struct making k = {0};
+    struct making k = {.only = &o->only};
     char *path = NULL;
 
     TRY(file_spool(o->from, o->recipe.run, &path, err));

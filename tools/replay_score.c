@@ -4,13 +4,12 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "base/log.h"
 #include "base/str.h"
 #include "ckpt/attempt.h"
-#include "ckpt/retention.h"
 #include "stages/score/score.h"
 #include "tools/cli.h"
 #include "tools/replay.h"
+#include "tools/replay_stored.h"
 
 struct job {
     const struct cairn_replay_opts *o;
@@ -24,94 +23,42 @@ struct job {
 
 /* What one link needs and gives. */
 struct work {
-    struct cairn_rollouts r;
-    struct cairn_prompts *files;
-    int nfiles;
+    struct cairn_stored in; /* with the run's own scores, where there are any */
     const char **grader;
-    struct cairn_scores_table s, before;
-    int has_before;
-    int64_t *unit; /* (units + 1) first rollout of each unit */
-    int units;
+    struct cairn_scores_table s;
+    uint8_t *meant; /* (rollouts) the slice that figures are told of */
 };
 
-static void work_free(struct work *w)
+static void work_close(struct work *w)
 {
-    cairn_rollouts_free(&w->r);
-    cairn_prompts_list_free(w->files, w->nfiles);
+    cairn_stored_close(&w->in);
     free(w->grader);
+    free(w->meant);
     cairn_scores_free(&w->s);
-    cairn_scores_free(&w->before);
-    free(w->unit);
-}
-
-static enum cairn_status units_find(struct work *w, struct cairn_reader *from, struct cairn_error *err)
-{
-    enum cairn_status st = CAIRN_OK;
-    void *h = NULL;
-
-    TRY(cairn_unit_count(from, &w->units, err));
-    w->unit = calloc((size_t)w->units + 1, sizeof *w->unit);
-    if (!w->unit)
-        TRY(CAIRN_NOMEM(err));
-    for (int u = 0; u < w->units; u++) {
-        int64_t n;
-
-        TRY(cairn_unit_read(from, u, "prompt_length", CAIRN_I32, &h, &n, err));
-        free(h);
-        h = NULL;
-        w->unit[u + 1] = w->unit[u] + n;
-    }
-out:
-    free(h);
-    return st;
-}
-
-/* The run's own set or list entry of file k of the link. */
-static const json_t *entry_of(const struct job *j, const struct cairn_link *l, size_t k)
-{
-    const json_t *list = cairn_recipe_get(j->run->recipe, l->eval ? "data.eval" : "data.prompts");
-
-    for (size_t i = 0; l->eval && i < json_array_size(list); i++)
-        if (!strcmp(l->eval, json_string_value(json_object_get(json_array_get(list, i), "name"))))
-            return json_array_get(list, i);
-    return l->eval ? NULL : json_array_get(list, k);
 }
 
 static enum cairn_status work_open(struct work *w, const struct job *j, const struct cairn_link *l, struct cairn_error *err)
 {
-    const struct cairn_link score = {l->step, CAIRN_STAGE_SCORE, l->eval};
     enum cairn_status st = CAIRN_OK;
-    char *dir = cairn_link_path(j->run, l), *old = cairn_link_path(j->run, &score);
-    struct cairn_reader *from = NULL, *before = NULL;
 
-    if (!dir || !old)
+    TRY(cairn_stored_open(&w->in, j->run, l, 0, err));
+    TRY(cairn_stored_fits(&w->in, &j->o->only, err));
+    w->grader = calloc((size_t)w->in.nfiles + 1, sizeof *w->grader);
+    w->meant = calloc((size_t)w->in.r.n + 1, 1);
+    if (!w->grader || !w->meant)
         TRY(CAIRN_NOMEM(err));
-    TRY(cairn_reader_open(&from, dir, NULL, err));
-    TRY(cairn_rollouts_load(&w->r, from, err));
-    TRY(units_find(w, from, err));
-    TRY(cairn_prompts_of(j->run, l, &w->files, &w->nfiles, err));
-    w->grader = calloc((size_t)w->nfiles + 1, sizeof *w->grader);
-    if (!w->grader)
-        TRY(CAIRN_NOMEM(err));
-    for (int k = 0; k < w->nfiles; k++)
-        w->grader[k] = json_string_value(json_object_get(entry_of(j, l, (size_t)k), "grader"));
-    TRY(cairn_scores_create(&w->s, w->r.n, err));
-    if (cairn_artefact_committed(old) && !cairn_artefact_collected(old)) {
-        TRY(cairn_reader_open(&before, old, NULL, err));
-        TRY(cairn_scores_load(&w->before, before, 0, err));
-        w->has_before = w->before.n == w->r.n;
-    }
+    for (int k = 0; k < w->in.nfiles; k++)
+        w->grader[k] = json_string_value(json_object_get(cairn_stored_entry(j->run, l, (size_t)k), "grader"));
+    for (int64_t i = 0; i < w->in.r.n; i++)
+        w->meant[i] = w->in.r.used[i] && cairn_stored_takes(&w->in, &j->o->only, i);
+    TRY(cairn_scores_create(&w->s, w->in.r.n, err));
 out:
-    cairn_reader_close(from);
-    cairn_reader_close(before);
-    free(dir);
-    free(old);
     return st;
 }
 
 static int64_t cap_of(const struct job *j, const struct cairn_link *l)
 {
-    const json_t *cap = l->eval ? json_object_get(entry_of(j, l, 0), "max_new_tokens") : NULL;
+    const json_t *cap = l->eval ? json_object_get(cairn_stored_entry(j->run, l, 0), "max_new_tokens") : NULL;
 
     return json_is_integer(cap) ? json_integer_value(cap) : cairn_recipe_i64(cairn_run_recipe(j->run, l->step), "rollout.max_new_tokens");
 }
@@ -123,14 +70,14 @@ static enum cairn_status store(struct work *w, const char *dir, struct cairn_man
     enum cairn_status st = CAIRN_OK;
     struct cairn_attempt *a = NULL;
 
-    if (json_object_set(m->content, "metrics", (json_t *)metrics) || json_object_set_new(m->content, "units", json_integer(w->units)))
+    if (json_object_set(m->content, "metrics", (json_t *)metrics) || json_object_set_new(m->content, "units", json_integer(w->in.units)))
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_attempt_begin(&a, dir, &ao, err));
-    for (int u = 0; u < w->units; u++) {
+    for (int u = 0; u < w->in.units; u++) {
         struct cairn_shard_entry *entry = NULL;
 
         TRY(cairn_stage_stopping(err));
-        TRY(cairn_scores_write(&w->s, w->unit[u], w->unit[u + 1], a, u, "", &entry, err));
+        TRY(cairn_scores_write(&w->s, w->in.unit[u], w->in.unit[u + 1], a, u, "", &entry, err));
         TRY(cairn_manifest_add_shard(m, entry, err));
     }
     TRY(cairn_attempt_commit(a, m, err));
@@ -151,20 +98,53 @@ static enum cairn_status settled_check(const char *dir, const struct cairn_manif
     return st;
 }
 
-struct changes {
-    int64_t verdicts, rewards, advantages;
+/* ---- telling -------------------------------------------------------------------------------------------------------- */
+
+#define VERDICT 1
+#define REWARD 2
+#define ADVANTAGE 4
+
+/* What is another thing than before for rollout i: bits. */
+static int changed(const struct work *w, int64_t i)
+{
+    const struct cairn_scores_table *a = &w->in.s, *b = &w->s;
+
+    return (a->verdict[i] != b->verdict[i] ? VERDICT : 0) | (a->reward[i] + a->penalty[i] != b->reward[i] + b->penalty[i] ? REWARD : 0) |
+           (a->advantage[i] != b->advantage[i] ? ADVANTAGE : 0);
+}
+
+/* Counts over the rollouts that are meant. */
+struct counts {
+    int64_t meant, right, verdicts, rewards, advantages;
+    int64_t *by_sample; /* (samples, 2) right, and of how many */
+    int samples;
 };
 
-static struct changes changes_count(const struct work *w)
+static enum cairn_status counts_make(struct counts *c, const struct work *w, struct cairn_error *err)
 {
-    struct changes c = {0};
+    const struct cairn_rollouts *r = &w->in.r;
 
-    for (int64_t i = 0; w->has_before && i < w->r.n; i++) {
-        c.verdicts += w->s.verdict[i] != w->before.verdict[i];
-        c.rewards += w->s.reward[i] + w->s.penalty[i] != w->before.reward[i] + w->before.penalty[i];
-        c.advantages += w->s.advantage[i] != w->before.advantage[i];
+    *c = (struct counts){0};
+    for (int64_t i = 0; i < r->n; i++)
+        if (w->meant[i] && r->sample[i] >= c->samples)
+            c->samples = r->sample[i] + 1;
+    c->by_sample = calloc((size_t)c->samples + 1, 2 * sizeof *c->by_sample);
+    if (!c->by_sample)
+        return CAIRN_NOMEM(err);
+    for (int64_t i = 0; i < r->n; i++) {
+        int what = w->in.scored ? changed(w, i) : 0;
+
+        if (!w->meant[i])
+            continue;
+        c->meant++;
+        c->right += w->s.verdict[i];
+        c->by_sample[2 * r->sample[i]] += w->s.verdict[i];
+        c->by_sample[2 * r->sample[i] + 1]++;
+        c->verdicts += (what & VERDICT) != 0;
+        c->rewards += (what & REWARD) != 0;
+        c->advantages += (what & ADVANTAGE) != 0;
     }
-    return c;
+    return CAIRN_OK;
 }
 
 static double number(const json_t *metrics, const char *key)
@@ -172,28 +152,92 @@ static double number(const json_t *metrics, const char *key)
     return json_number_value(json_object_get(metrics, key));
 }
 
-static enum cairn_status tell(const struct job *j, const char *relative, const struct work *w, const json_t *metrics, struct cairn_error *err)
+/* Metrics of the rollouts that are meant. */
+static json_t *metrics_of(const struct work *w, const struct cairn_scores_table *s)
 {
-    struct changes c = changes_count(w);
-    json_t *before = w->has_before ? cairn_score_metrics(&w->before, &w->r) : NULL;
+    struct cairn_rollouts r = w->in.r; /* borrows everything but `used` */
+
+    r.used = w->meant;
+    return cairn_score_metrics(s, &r);
+}
+
+static const char *prompt_name(const struct work *w, int64_t i)
+{
+    const struct cairn_prompt *p = cairn_stored_prompt(&w->in, i);
+
+    return p ? p->id : "?";
+}
+
+static void changes_print(const struct work *w)
+{
+    const struct cairn_scores_table *a = &w->in.s, *b = &w->s;
+
+    for (int64_t i = 0; i < w->in.r.n; i++)
+        if (w->meant[i] && changed(w, i))
+            printf("  rollout %lld, prompt %s, sample %d: %s -> %s  reward %g -> %g  penalty %g -> %g  advantage %g -> %g\n", (long long)i,
+                   prompt_name(w, i), w->in.r.sample[i], a->verdict[i] ? "right" : "wrong", b->verdict[i] ? "right" : "wrong", (double)a->reward[i],
+                   (double)b->reward[i], (double)a->penalty[i], (double)b->penalty[i], (double)a->advantage[i], (double)b->advantage[i]);
+}
+
+static json_t *changes_json(const struct work *w)
+{
+    const struct cairn_scores_table *a = &w->in.s, *b = &w->s;
+    json_t *list = json_array();
+
+    for (int64_t i = 0; list && i < w->in.r.n; i++)
+        if (w->meant[i] && changed(w, i))
+            json_array_append_new(list, json_pack("{s:I, s:s, s:i, s:[b,b], s:[f,f], s:[f,f], s:[f,f]}", "rollout", (json_int_t)i, "prompt",
+                                                  prompt_name(w, i), "sample", w->in.r.sample[i], "right", a->verdict[i], b->verdict[i], "reward",
+                                                  (double)a->reward[i], (double)b->reward[i], "penalty", (double)a->penalty[i], (double)b->penalty[i],
+                                                  "advantage", (double)a->advantage[i], (double)b->advantage[i]));
+    return list;
+}
+
+static enum cairn_status tell_json(const struct job *j, const char *relative, const struct work *w, const struct counts *c, const json_t *metrics,
+                                   const json_t *before, struct cairn_error *err)
+{
+    json_t *o = json_pack("{s:s, s:I, s:I, s:O, s:O*}", "score", relative, "rollouts", (json_int_t)c->meant, "right", (json_int_t)c->right, "metrics",
+                          metrics, "before", before),
+           *samples = json_array();
+
+    for (int s = 0; samples && s < c->samples; s++)
+        json_array_append_new(samples, json_pack("{s:i, s:I, s:I}", "sample", s, "right", (json_int_t)c->by_sample[2 * s], "rollouts",
+                                                 (json_int_t)c->by_sample[2 * s + 1]));
+    json_object_set_new(o, "by_sample", samples);
+    if (before)
+        json_object_set_new(o, "changed", json_pack("{s:I, s:I, s:I}", "verdicts", (json_int_t)c->verdicts, "rewards", (json_int_t)c->rewards,
+                                                    "advantages", (json_int_t)c->advantages));
+    if (before && j->o->changes)
+        json_object_set_new(o, "changes", changes_json(w));
+    return cairn_cli_json(o, err);
+}
+
+static enum cairn_status tell(const struct job *j, const char *relative, const struct work *w, struct cairn_error *err)
+{
+    json_t *metrics = metrics_of(w, &w->s), *before = w->in.scored ? metrics_of(w, &w->in.s) : NULL;
     enum cairn_status st = CAIRN_OK;
+    struct counts c = {0};
 
+    if (!metrics || (w->in.scored && !before))
+        TRY(CAIRN_NOMEM(err));
+    TRY(counts_make(&c, w, err));
     if (j->o->json) {
-        json_t *o = json_pack("{s:s, s:I, s:O, s:O*}", "score", relative, "rollouts", (json_int_t)w->r.n, "metrics", metrics, "before", before);
-
-        if (o && before)
-            json_object_set_new(o, "changed", json_pack("{s:I, s:I, s:I}", "verdicts", (json_int_t)c.verdicts, "rewards", (json_int_t)c.rewards,
-                                                        "advantages", (json_int_t)c.advantages));
-        st = cairn_cli_json(o, err);
-    } else if (before) {
-        printf("%-34s accuracy %.1f%% -> %.1f%%  reward %.3f -> %.3f  changed: %lld verdicts, %lld rewards, %lld advantages of %lld\n", relative,
-               100 * number(before, "accuracy"), 100 * number(metrics, "accuracy"), number(before, "reward/shaped_mean"),
-               number(metrics, "reward/shaped_mean"), (long long)c.verdicts, (long long)c.rewards, (long long)c.advantages, (long long)w->r.n);
-    } else {
-        printf("%-34s accuracy %.1f%%  reward %.3f  of %lld, not scored before\n", relative, 100 * number(metrics, "accuracy"),
-               number(metrics, "reward/shaped_mean"), (long long)w->r.n);
+        TRY(tell_json(j, relative, w, &c, metrics, before, err));
+        goto out;
     }
+    if (before)
+        printf("%-34s accuracy %.1f%% -> %.1f%% (%lld right)  reward %.3f -> %.3f  changed: %lld verdicts, %lld rewards, %lld advantages of %lld\n",
+               relative, 100 * number(before, "accuracy"), 100 * number(metrics, "accuracy"), (long long)c.right, number(before, "reward/shaped_mean"),
+               number(metrics, "reward/shaped_mean"), (long long)c.verdicts, (long long)c.rewards, (long long)c.advantages, (long long)c.meant);
+    else
+        printf("%-34s accuracy %.1f%% (%lld right)  reward %.3f  of %lld, not scored before\n", relative, 100 * number(metrics, "accuracy"),
+               (long long)c.right, number(metrics, "reward/shaped_mean"), (long long)c.meant);
+    if (before && j->o->changes)
+        changes_print(w);
+out:
+    free(c.by_sample);
     json_decref(before);
+    json_decref(metrics);
     return st;
 }
 
@@ -215,20 +259,20 @@ static enum cairn_status link_score(const struct job *j, const struct cairn_link
     if (cairn_artefact_committed(dir))
         TRY(settled_check(dir, m, j->name, err));
     TRY(work_open(&w, j, l, err));
-    so = (struct cairn_score_opts){.recipe = j->recipe, .graders = j->graders, .tokenizer = j->tokenizer, .files = w.files, .nfiles = w.nfiles,
-                                   .grader = w.grader, .cap = cap_of(j, l)};
-    TRY(cairn_score_grade(&w.s, &w.r, 0, w.r.n, &so, err));
-    TRY(cairn_score_rewards(&w.s, &w.r, &so, err));
-    metrics = cairn_score_metrics(&w.s, &w.r);
+    so = (struct cairn_score_opts){.recipe = j->recipe, .graders = j->graders, .tokenizer = j->tokenizer, .files = w.in.files,
+                                   .nfiles = w.in.nfiles, .grader = w.grader, .cap = cap_of(j, l)};
+    TRY(cairn_score_grade(&w.s, &w.in.r, 0, w.in.r.n, &so, err));
+    TRY(cairn_score_rewards(&w.s, &w.in.r, &so, err));
+    metrics = cairn_score_metrics(&w.s, &w.in.r);
     if (!metrics)
         TRY(CAIRN_NOMEM(err));
     if (!cairn_artefact_committed(dir))
         TRY(store(&w, dir, m, metrics, err));
-    TRY(tell(j, relative, &w, metrics, err));
+    TRY(tell(j, relative, &w, err));
 out:
     cairn_manifest_destroy(m);
     json_decref(metrics);
-    work_free(&w);
+    work_close(&w);
     free(own);
     free(relative);
     free(dir);
@@ -271,32 +315,17 @@ enum cairn_status cairn_replay_score(const struct cairn_replay_opts *o, struct c
 {
     struct job j = {.o = o};
     enum cairn_status st = CAIRN_OK;
-    struct cairn_link *chain = NULL;
-    int n = 0, found = 0;
+    struct cairn_link *link = NULL;
+    int n = 0;
 
     TRY(job_open(&j, err));
-    TRY(cairn_run_chain(j.run, &chain, &n, err));
+    TRY(cairn_stored_links(j.run, &o->only, &link, &n, err));
     for (int i = 0; i < n; i++) {
-        char *dir;
-        int collected;
-
-        if (chain[i].stage != CAIRN_STAGE_ROLLOUT || !cairn_link_done(j.run, &chain[i]))
-            continue;
-        dir = cairn_link_path(j.run, &chain[i]);
-        collected = dir && cairn_artefact_collected(dir);
-        if (collected)
-            cairn_warn("%s was collected and is left out", dir);
-        free(dir);
-        if (collected)
-            continue;
-        found++;
         TRY(cairn_stage_stopping(err));
-        TRY(link_score(&j, &chain[i], err));
+        TRY(link_score(&j, &link[i], err));
     }
-    if (!found)
-        TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s: no stored rollouts", j.run->dir));
 out:
-    free(chain);
+    free(link);
     cairn_tokenizer_free(j.tokenizer);
     cairn_grader_process_stop(j.graders);
     cairn_recipe_free(j.recipe);

@@ -3,6 +3,8 @@
  * NEW has the old run's recipe with the overrides laid over it. Its chain is walked as `cairn run` does, but for the rollouts of training steps,
  * which are copied: their inputs name the original by digest ("file:origin"), not a policy of NEW. Scores, training, policies and evaluations are
  * made anew, so with unchanged settings NEW's digest is the old run's. The warm start is copied where nothing that it depends on has changed.
+ * A slice (--only) leaves the other rollouts in place, unused; steps that are not meant or have nothing that is are left out, and those that
+ * remain are steps 1, 2, ... of NEW.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +19,14 @@
 #include "tools/artefact_copy.h"
 #include "tools/launch.h"
 #include "tools/replay.h"
+#include "tools/replay_stored.h"
 #include "tools/trail.h"
+
+/* Where the steps of the new run come from. */
+struct sources {
+    int64_t *step; /* (n) of the old run, ascending: step[k - 1] becomes step k */
+    int64_t n;
+};
 
 /* Keys (or their sections, with the dot) that a warm start and the policy it yields do not depend on. */
 static const char *const behind_warm_start[] = {
@@ -47,8 +56,68 @@ static int warm_start_same(const struct cairn_recipe *a, const struct cairn_reci
     return same;
 }
 
-/* Copies the artefact of link l from old to run; `origin`: its inputs become the original alone. *copied 0: not there to copy. */
-static enum cairn_status link_copy(const struct cairn_run *old, const struct cairn_run *run, const struct cairn_link *l, int origin, int *copied,
+/* The rollouts of the slice as an artefact of their own: the others stay, unused. */
+static enum cairn_status slice_write(struct cairn_stored *w, const char *dir, struct cairn_manifest *m, const struct cairn_only *only,
+                                     struct cairn_error *err)
+{
+    const struct cairn_manifest *src = cairn_reader_manifest(w->reader);
+    const struct cairn_attempt_opts ao = {.identity = cairn_manifest_identity(m)};
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_attempt *a = NULL;
+    int64_t kept = 0, last = -1;
+
+    for (int64_t i = 0; i < w->r.n; i++) {
+        w->r.used[i] = w->r.used[i] && cairn_stored_takes(w, only, i);
+        kept += w->r.used[i] && w->r.group[i] != last;
+        last = w->r.used[i] ? w->r.group[i] : last;
+    }
+    TRY(cairn_manifest_set_fingerprint(m, src->numerics, src->layout, err));
+    if (json_object_update(m->content, src->content) || json_object_set_new(m->content, "kept", json_integer(kept)))
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_attempt_begin(&a, dir, &ao, err));
+    for (int u = 0; u < w->units; u++) {
+        struct cairn_shard_entry *entry = NULL;
+
+        TRY(cairn_rollouts_write(&w->r, w->unit[u], w->unit[u + 1], a, u, "", &entry, err));
+        TRY(cairn_manifest_add_shard(m, entry, err));
+    }
+    TRY(cairn_attempt_commit(a, m, err));
+out:
+    cairn_attempt_end(a);
+    return st;
+}
+
+/* The rollouts of step l->step of run, from step `from` of old: their inputs are the original alone. */
+static enum cairn_status rollouts_copy(const struct cairn_run *old, const struct cairn_run *run, const struct cairn_link *l, int64_t from,
+                                       const struct cairn_only *only, struct cairn_error *err)
+{
+    const struct cairn_link source = {from, CAIRN_STAGE_ROLLOUT, NULL};
+    enum cairn_status st = CAIRN_OK;
+    char *dst = cairn_link_path(run, l);
+    struct cairn_manifest *m = NULL;
+    struct cairn_stored w = {0};
+
+    if (!dst)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_stored_open(&w, old, &source, 0, err));
+    TRY(cairn_stored_fits(&w, only, err));
+    m = cairn_manifest_create(cairn_reader_manifest(w.reader)->kind, l->step, run->uuid);
+    if (!m)
+        TRY(CAIRN_NOMEM(err));
+    m->recipe = run->hash;
+    TRY(cairn_manifest_add_input(m, "file:origin", cairn_reader_manifest(w.reader)->digest, err));
+    if (json_object_set_new(m->info, "copied_from", json_pack("{s:s, s:s}", "run", old->uuid, "path", cairn_reader_path(w.reader))))
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_only_all(only) ? cairn_artefact_copy(w.reader, dst, m, err) : slice_write(&w, dst, m, only, err));
+out:
+    cairn_stored_close(&w);
+    cairn_manifest_destroy(m);
+    free(dst);
+    return st;
+}
+
+/* Copies the artefact of link l from old to run if it was made from the same things. *copied 0: not there to copy. */
+static enum cairn_status link_copy(const struct cairn_run *old, const struct cairn_run *run, const struct cairn_link *l, int *copied,
                                    struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -62,19 +131,10 @@ static enum cairn_status link_copy(const struct cairn_run *old, const struct cai
     if (!cairn_artefact_committed(src) || cairn_artefact_collected(src))
         goto out;
     TRY(cairn_reader_open(&from, src, NULL, err));
-    if (origin) {
-        m = cairn_manifest_create(cairn_reader_manifest(from)->kind, l->step, run->uuid);
-        if (!m)
-            TRY(CAIRN_NOMEM(err));
-        m->recipe = run->hash;
-        TRY(cairn_manifest_add_input(m, "file:origin", cairn_reader_manifest(from)->digest, err));
-    } else {
-        TRY(cairn_link_manifest(run, l, &m, err));
-        for (int i = 0; i < m->ninputs; i++) /* from the same things, or it is not the same artefact */
-            if (i >= cairn_reader_manifest(from)->ninputs ||
-                !cairn_digest_equal(m->inputs[i].digest, cairn_reader_manifest(from)->inputs[i].digest))
-                goto out;
-    }
+    TRY(cairn_link_manifest(run, l, &m, err));
+    for (int i = 0; i < m->ninputs; i++) /* from the same things, or it is not the same artefact */
+        if (i >= cairn_reader_manifest(from)->ninputs || !cairn_digest_equal(m->inputs[i].digest, cairn_reader_manifest(from)->inputs[i].digest))
+            goto out;
     if (json_object_set_new(m->info, "copied_from", json_pack("{s:s, s:s}", "run", old->uuid, "path", src)))
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_artefact_copy(from, dst, m, err));
@@ -87,14 +147,36 @@ out:
     return st;
 }
 
-/* Steps whose rollouts are there, from 1 on without a gap. */
-static enum cairn_status steps_count(const struct cairn_run *old, int64_t *steps, struct cairn_error *err)
+/* Has the slice anything of this step that is trained on? */
+static enum cairn_status step_meant(const struct cairn_run *old, const struct cairn_link *l, const struct cairn_only *only, int *meant,
+                                    struct cairn_error *err)
+{
+    struct cairn_stored w = {0};
+    enum cairn_status st = CAIRN_OK;
+
+    *meant = cairn_only_all(only);
+    if (*meant)
+        return CAIRN_OK;
+    TRY(cairn_stored_open(&w, old, l, 0, err));
+    TRY(cairn_stored_fits(&w, only, err));
+    for (int64_t i = 0; !*meant && i < w.r.n; i++)
+        *meant = w.r.used[i] && cairn_stored_takes(&w, only, i);
+out:
+    cairn_stored_close(&w);
+    return st;
+}
+
+/* Steps whose rollouts are there and meant; of those from 1 on without a gap. */
+static enum cairn_status sources_find(const struct cairn_run *old, const struct cairn_only *only, struct sources *s, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     char *dir = NULL;
+    int64_t steps;
 
-    for (*steps = 0;; (*steps)++) {
-        const struct cairn_link l = {*steps + 1, CAIRN_STAGE_ROLLOUT, NULL};
+    for (steps = 0;; steps++) {
+        const struct cairn_link l = {steps + 1, CAIRN_STAGE_ROLLOUT, NULL};
+        int64_t *p;
+        int meant;
 
         free(dir);
         dir = cairn_link_path(old, &l);
@@ -102,11 +184,21 @@ static enum cairn_status steps_count(const struct cairn_run *old, int64_t *steps
             TRY(CAIRN_NOMEM(err));
         if (!cairn_artefact_committed(dir))
             break;
+        if (!cairn_only_link(only, &l))
+            continue;
         if (cairn_artefact_collected(dir))
             TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s was collected; its rollouts cannot be trained from again", dir));
+        TRY(step_meant(old, &l, only, &meant, err));
+        if (!meant)
+            continue;
+        p = realloc(s->step, ((size_t)s->n + 1) * sizeof *p);
+        if (!p)
+            TRY(CAIRN_NOMEM(err));
+        s->step = p;
+        p[s->n++] = l.step;
     }
-    if (!*steps)
-        TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s: no stored rollouts", old->dir));
+    if (!s->n)
+        TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s: no stored rollouts%s%s", old->dir, steps ? " that fit --only" : "", cairn_str_z(&only->text)));
 out:
     free(dir);
     return st;
@@ -116,7 +208,7 @@ static enum cairn_status recipe_make(struct cairn_recipe **out, const struct cai
                                      struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    char *origin = cairn_format("run %s", old->uuid), *extra[2] = {NULL, NULL};
+    char *origin = cairn_format("run %s%s", old->uuid, cairn_str_z(&o->only.text)), *extra[2] = {NULL, NULL};
 
     extra[0] = origin ? cairn_replay_override("run.origin", origin) : NULL;
     extra[1] = cairn_format("run.steps=%lld", (long long)steps);
@@ -133,8 +225,8 @@ out:
     return st;
 }
 
-static enum cairn_status chain_walk(const struct cairn_run *old, const struct cairn_run *run, const struct cairn_replay_opts *o,
-                                    struct cairn_error *err)
+static enum cairn_status chain_walk(const struct cairn_run *old, const struct cairn_run *run, const struct sources *from,
+                                    const struct cairn_replay_opts *o, struct cairn_error *err)
 {
     int quiet = o->quiet || o->json, warm_same = warm_start_same(old->recipe, run->recipe), n = 0;
     enum cairn_status st = CAIRN_OK;
@@ -149,11 +241,11 @@ static enum cairn_status chain_walk(const struct cairn_run *old, const struct ca
             continue;
         if (cairn_stop_requested())
             TRY(cairn_fail(err, CAIRN_EAGAIN, "stopped; run again to go on"));
-        if (rollout || (l->step == 0 && !l->eval && warm_same))
-            TRY(link_copy(old, run, l, rollout, &done, err));
-        if (!done && rollout)
-            TRY(cairn_fail(err, CAIRN_ENOINPUT, "the rollouts of step %lld are gone from %s", (long long)l->step, old->dir));
-        if (!done)
+        if (rollout)
+            TRY(rollouts_copy(old, run, l, from->step[l->step - 1], &o->only, err));
+        else if (l->step == 0 && !l->eval && warm_same)
+            TRY(link_copy(old, run, l, &done, err));
+        if (!rollout && !done)
             TRY(cairn_launch(run, l, quiet, err));
         if (o->json || !o->quiet)
             TRY(cairn_trail_tell(run, l, o->json, err));
@@ -169,25 +261,26 @@ enum cairn_status cairn_replay_train(const struct cairn_replay_opts *o, struct c
     struct cairn_run *old = NULL, *run = NULL;
     struct cairn_recipe *recipe = NULL;
     struct cairn_place place = {0};
+    struct sources from = {0};
     char *there = NULL;
-    int64_t steps;
 
     TRY(cairn_run_open(&old, o->recipe.recipe, err));
     there = realpath(o->recipe.run, NULL);
     if (there && !strcmp(there, old->dir))
         TRY(cairn_fail(err, CAIRN_EUSAGE, "--run %s is the run whose rollouts are to be used; name a new one", o->recipe.run));
-    TRY(steps_count(old, &steps, err));
-    TRY(recipe_make(&recipe, old, o, steps, err));
+    TRY(sources_find(old, &o->only, &from, err));
+    TRY(recipe_make(&recipe, old, o, from.n, err));
     TRY(cairn_place_take(&place, o->recipe.run, 1, err));
     TRY(cairn_run_init(&run, o->recipe.run, recipe, err));
     recipe = NULL;
-    TRY(chain_walk(old, run, o, err));
-    cairn_info("%s: trained again from %lld steps of %s", run->dir, (long long)steps, old->dir);
+    TRY(chain_walk(old, run, &from, o, err));
+    cairn_info("%s: trained again from %lld steps of %s", run->dir, (long long)from.n, old->dir);
 out:
     cairn_run_close(run);
     cairn_run_close(old);
     cairn_place_leave(&place);
     cairn_recipe_free(recipe);
+    free(from.step);
     free(there);
     return st;
 }

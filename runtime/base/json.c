@@ -265,6 +265,17 @@ void cairn_json_put_double(struct cairn_str *s, double x)
         put_shortest(s, x);
 }
 
+json_t *cairn_json_text(const char *p, size_t n)
+{
+    struct cairn_str quoted = {0};
+    json_t *v;
+
+    cairn_json_put_string(&quoted, p, n);
+    v = quoted.oom ? NULL : json_loadb(cairn_str_z(&quoted), quoted.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    cairn_str_free(&quoted);
+    return v;
+}
+
 void cairn_json_put_float(struct cairn_str *s, float x)
 {
     if (!isfinite(x) || x == 0)

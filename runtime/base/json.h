@@ -40,6 +40,9 @@ void cairn_json_put_string(struct cairn_str *s, const char *p, size_t n);
 void cairn_json_put_float(struct cairn_str *s, float x);
 void cairn_json_put_double(struct cairn_str *s, double x);
 
+/* A JSON string of n bytes that may be no UTF-8 (put_string's rule); new reference, NULL without memory. */
+json_t *cairn_json_text(const char *p, size_t n);
+
 /* Lines of a JSON-lines file. Reads any fd, pipes included; a line longer than 64 MiB is an error.
  *   while ((st = cairn_jsonl_next(r, &v, err)) == CAIRN_OK && v) { ... json_decref(v) done by the reader ... }
  * v == NULL: end. Errors read "FILE:LINE: ...". Blank lines are errors. After CAIRN_EDATA the next call goes on

@@ -6,6 +6,11 @@
 
 #include "base/checked.h"
 
+const char *cairn_finish_name(int finish)
+{
+    return finish == CAIRN_FINISH_STOP ? "stop" : finish == CAIRN_FINISH_LENGTH ? "length" : finish == CAIRN_FINISH_ABORTED ? "aborted" : "unknown";
+}
+
 void cairn_rollouts_free(struct cairn_rollouts *r)
 {
     free(r->offsets);

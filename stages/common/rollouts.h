@@ -23,6 +23,7 @@
 
 enum cairn_finish { CAIRN_FINISH_STOP = 0, CAIRN_FINISH_LENGTH = 1, CAIRN_FINISH_ABORTED = 2 };
 #define CAIRN_VERDICT_UNASKED 255
+const char *cairn_finish_name(int finish); /* "stop", "length", "aborted", "unknown" */
 
 struct cairn_rollouts {
     int64_t n;                 /* rollouts */

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/digest.h"
+#include "stages/common/setup.h"
 #include "stages/rollout/rollout.h"
 #include "stages/rollout/units.h"
 
@@ -72,6 +73,25 @@ enum cairn_status cairn_rollout_how(struct cairn_rollout_how *h, const struct ca
     h->truncates = !h->greedy && (h->top_p < 1 || h->top_k > 0 || h->min_p > 0);
 out:
     return st;
+}
+
+struct cairn_engine_opts cairn_rollout_engine(const struct cairn_rollout_how *h, const struct cairn_recipe *r, struct cairn_prompting *p)
+{
+    return (struct cairn_engine_opts){.batch = (int)cairn_recipe_i64(r, "rollout.batch"),
+                                      .page = (int)cairn_recipe_i64(r, "rollout.page"),
+                                      .seed = h->seed,
+                                      .step = h->step,
+                                      .temperature = h->temperature,
+                                      .top_p = h->top_p,
+                                      .min_p = h->min_p,
+                                      .top_k = h->top_k,
+                                      .greedy = h->greedy,
+                                      .graphs = cairn_setup_graphs(r),
+                                      .sampled = h->truncates,
+                                      .stop = p->stop.p,
+                                      .stops = (int)p->stop.n,
+                                      .ended = p->texts ? cairn_prompting_ended : NULL,
+                                      .ended_arg = p};
 }
 
 int64_t cairn_rollout_refill(int64_t want, int64_t groups, int64_t mixed)

@@ -193,21 +193,7 @@ static int open_here(const struct rollout *x, int64_t group)
 static enum cairn_status engine_ready(struct rollout *x, int64_t begin, struct cairn_error *err)
 {
     int64_t longest = 0, open = 0;
-    struct cairn_engine_opts o = {.batch = (int)cairn_recipe_i64(x->recipe, "rollout.batch"),
-                                  .page = (int)cairn_recipe_i64(x->recipe, "rollout.page"),
-                                  .seed = x->how.seed,
-                                  .step = x->how.step,
-                                  .temperature = x->how.temperature,
-                                  .top_p = x->how.top_p,
-                                  .min_p = x->how.min_p,
-                                  .top_k = x->how.top_k,
-                                  .graphs = cairn_setup_graphs(x->recipe),
-                                  .greedy = x->how.greedy,
-                                  .sampled = x->how.truncates,
-                                  .stop = x->prompting.stop.p,
-                                  .stops = (int)x->prompting.stop.n,
-                                  .ended = x->prompting.texts ? cairn_prompting_ended : NULL,
-                                  .ended_arg = &x->prompting};
+    struct cairn_engine_opts o = cairn_rollout_engine(&x->how, x->recipe, &x->prompting);
 
     for (int64_t g = begin; g < cairn_units_groups(x->units); g++) {
         int64_t n;

@@ -7,7 +7,9 @@
 #ifndef CAIRN_STAGES_ROLLOUT_ROLLOUT_H
 #define CAIRN_STAGES_ROLLOUT_ROLLOUT_H
 
+#include "stages/common/prompting.h"
 #include "stages/common/stage.h"
+#include "stages/rollout/engine.h"
 
 enum cairn_status cairn_rollout_work(struct cairn_stage_ctx *ctx, struct cairn_error *err);
 
@@ -25,6 +27,8 @@ struct cairn_rollout_how {
     uint32_t step;
 };
 enum cairn_status cairn_rollout_how(struct cairn_rollout_how *h, const struct cairn_recipe *r, const struct cairn_link *l, struct cairn_error *err);
+/* The sampler's options for it: draws, what ends a response, sizes by the recipe. max_length is the caller's to fill in. */
+struct cairn_engine_opts cairn_rollout_engine(const struct cairn_rollout_how *h, const struct cairn_recipe *r, struct cairn_prompting *p);
 /* The key of an evaluation's draws: of the step, of the set's name. */
 void cairn_rollout_eval_key(struct cairn_rollout_how *h, const char *set);
 

@@ -1,0 +1,251 @@
+/* replay_verb_test.c - `cairn replay --regenerate` against rollouts that were tampered with so well that every digest holds; slices, as functions. */
+#include "tests/stages/lab.h"
+
+#include "ckpt/attempt.h"
+#include "grade/grade.h"
+#include "tools/replay_only.h"
+
+#define ROLLOUT "step/000001/rollout"
+
+/* Makes the rollout artefact anew, consistent in every digest, after `change`. */
+static void forge(const struct lab *l, void (*change)(struct cairn_rollouts *r))
+{
+    struct cairn_reader *reader = NULL;
+    struct cairn_manifest *m;
+    struct cairn_attempt *a = NULL;
+    struct cairn_rollouts r;
+    char dir[400];
+    int64_t at = 0;
+    int units;
+
+    snprintf(dir, sizeof dir, "%s/" ROLLOUT, l->run);
+    OK(cairn_reader_open(&reader, dir, NULL, err));
+    OK(cairn_rollouts_load(&r, reader, err));
+    OK(cairn_unit_count(reader, &units, err));
+    change(&r);
+    m = cairn_manifest_create("rollout", 1, cairn_reader_manifest(reader)->run);
+    assert_non_null(m);
+    m->recipe = cairn_reader_manifest(reader)->recipe;
+    for (int i = 0; i < cairn_reader_manifest(reader)->ninputs; i++)
+        OK(cairn_manifest_add_input(m, cairn_reader_manifest(reader)->inputs[i].path, cairn_reader_manifest(reader)->inputs[i].digest, err));
+    OK(cairn_manifest_set_fingerprint(m, cairn_reader_manifest(reader)->numerics, cairn_reader_manifest(reader)->layout, err));
+    json_object_update(m->content, cairn_reader_manifest(reader)->content);
+    cairn_reader_close(reader);
+    OK(cairn_tree_remove(dir, err));
+    OK(cairn_attempt_begin(&a, dir, &(struct cairn_attempt_opts){.identity = cairn_manifest_identity(m)}, err));
+    for (int u = 0; u < units; u++) { /* of 8 groups of 3 */
+        struct cairn_shard_entry *entry = NULL;
+        int64_t end = at + 24 < r.n ? at + 24 : r.n;
+
+        OK(cairn_rollouts_write(&r, at, end, a, u, "", &entry, err));
+        OK(cairn_manifest_add_shard(m, entry, err));
+        at = end;
+    }
+    OK(cairn_attempt_commit(a, m, err));
+    cairn_attempt_end(a);
+    cairn_manifest_destroy(m);
+    cairn_rollouts_free(&r);
+}
+
+static void nothing(struct cairn_rollouts *r)
+{
+    (void)r;
+}
+
+static void a_token(struct cairn_rollouts *r)
+{
+    int32_t *t = &r->tokens[r->offsets[7] + r->prompt_length[7] + 1]; /* not the first one */
+
+    *t = *t == 65 ? 66 : 65;
+}
+
+static void a_prompt(struct cairn_rollouts *r)
+{
+    r->tokens[r->offsets[4]] ^= 1;
+}
+
+static void a_bit(struct cairn_rollouts *r)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &r->logprobs[r->response[9] + 2], sizeof bits);
+    bits ^= 1;
+    memcpy(&r->logprobs[r->response[9] + 2], &bits, sizeof bits);
+}
+
+static void an_end(struct cairn_rollouts *r)
+{
+    r->finish[2] = r->finish[2] == CAIRN_FINISH_STOP ? CAIRN_FINISH_LENGTH : CAIRN_FINISH_STOP;
+}
+
+/* Exit code of `cairn replay RUN --regenerate ...`; said: both its outputs. */
+static int regenerate(const struct lab *l, const char *more, char said[2000])
+{
+    char command[1200];
+    size_t n;
+    FILE *f;
+    int rc;
+
+    snprintf(command, sizeof command, "%s/bin/cairn replay %s --regenerate %s 2>&1", cairn_install_dir(), l->run, more);
+    f = popen(command, "r");
+    assert_non_null(f);
+    n = fread(said, 1, 1999, f);
+    said[n] = 0;
+    rc = pclose(f);
+    assert_true(WIFEXITED(rc));
+    return WEXITSTATUS(rc);
+}
+
+static void test_forged(void **state)
+{
+    static const struct {
+        void (*change)(struct cairn_rollouts *r);
+        int rc;
+        const char *says[3];
+    } row[] = {
+        {nothing, 0, {"12 of 12", "equal bits"}},
+        {a_token, 76, {"rollout 7 (group 2, sample 1)", "response token 1 =", "1 differ"}},
+        {a_prompt, 76, {"group 1", "another prompt", "prompt token 0"}},
+        {a_bit, 76, {"rollout 9 (group 3, sample 0)", "log-probability", "response token 2"}},
+        {an_end, 76, {"rollout 2 (group 0, sample 2)", "ended by", NULL}},
+    };
+    char said[2000];
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(row); i++) {
+        struct lab l;
+        int rc;
+
+        lab_open(&l);
+        cairn_run_close(lab_init(&l, LAB_OVERRIDES("model.init.initializer_range=0.1")));
+        lab_stage_ok("rollout", l.run, 1, NULL);
+        forge(&l, row[i].change);
+        rc = regenerate(&l, "", said);
+        if (rc != row[i].rc)
+            fail_msg("row %zu: %d, not %d: %s", i, rc, row[i].rc, said);
+        for (int k = 0; k < 3 && row[i].says[k]; k++)
+            if (!strstr(said, row[i].says[k]))
+                fail_msg("row %zu does not say \"%s\": %s", i, row[i].says[k], said);
+        if (row[i].change == a_token) { /* what is not looked at is not seen */
+            assert_int_equal(regenerate(&l, "--only sample=0", said), 0);
+            assert_int_equal(regenerate(&l, "--only sample=1", said), 76);
+        }
+        lab_close(&l);
+    }
+}
+
+/* Truncated sampling: both log-probabilities; a prompt twice in a step: its samples are numbered on; a share of them. */
+static void test_ways(void **state)
+{
+    char said[2000];
+    struct lab l;
+
+    (void)state;
+    lab_open(&l);
+    cairn_run_close(lab_init(&l, LAB_OVERRIDES("rollout.top_p=0.8", "rollout.min_p=0.001", "train.truncation=ignore", "rollout.prompts=12")));
+    lab_stage_ok("rollout", l.run, 1, NULL);
+    assert_int_equal(regenerate(&l, "", said), 0);
+    assert_non_null(strstr(said, "36 of 36"));
+    assert_int_equal(regenerate(&l, "--sample 0.05", said), 0);
+    assert_non_null(strstr(said, "2 of 36"));
+    assert_int_equal(regenerate(&l, "--only step=7", said), 69);
+    lab_close(&l);
+}
+
+/* ---- slices --------------------------------------------------------------------------------------------------------- */
+
+static void test_only_text(void **state)
+{
+    static const char *const wrong[] = {"", "step", "step=", "step=a", "step=3-1", "step=1,", "step=-1", "colour=red", "finish=never", "verdict=maybe",
+                                        "sample=1-", "verdict=right,", "eval="};
+    struct cairn_only o = {0};
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(wrong); i++)
+        FAILS(CAIRN_EUSAGE, "--only", cairn_only_add(&o, wrong[i], err));
+    cairn_only_free(&o);
+}
+
+static void test_only(void **state)
+{
+    static const struct {
+        const char *say[3];
+        unsigned want; /* bits: rollouts of the six below */
+    } row[] = {
+        {{NULL}, 0x3f},
+        {{"sample=0"}, 0x09},
+        {{"sample=1-2"}, 0x36},
+        {{"sample=0", "sample=2"}, 0x2d},
+        {{"verdict=right"}, 0x03},
+        {{"verdict=right,no_answer"}, 0x13},
+        {{"verdict=wrong", "finish=length"}, 0x20},
+        {{"finish=stop,length"}, 0x3f},
+        {{"prompt=a"}, 0x07},
+        {{"prompt=a", "prompt=b,c"}, 0x3f},
+        {{"prompt=b,c", "sample=1"}, 0x10},
+        {{"prompt=x"}, 0},
+        {{"step=1-2,9"}, 0x3f}, /* of links, not of rollouts */
+    };
+    struct cairn_scores_table s;
+    struct cairn_rollouts r;
+
+    (void)state;
+    lab_rollouts(&r, 2, 3, 2, 0, 1);
+    OK(cairn_scores_create(&s, r.n, err));
+    s.verdict[0] = s.verdict[1] = 1;
+    s.status[4] = CAIRN_VERDICT_NO_ANSWER;
+    r.finish[5] = CAIRN_FINISH_LENGTH;
+    for (size_t i = 0; i < COUNT(row); i++) {
+        struct cairn_only o = {0};
+        unsigned got = 0;
+
+        for (int k = 0; k < 3 && row[i].say[k]; k++)
+            OK(cairn_only_add(&o, row[i].say[k], err));
+        for (int64_t k = 0; k < r.n; k++)
+            got |= (unsigned)cairn_only_takes(&o, &r, k, k < 3 ? "a" : "b,c", &s) << k;
+        if (got != row[i].want)
+            fail_msg("row %zu: %#x, not %#x", i, got, row[i].want);
+        if (o.verdict)
+            assert_false(cairn_only_takes(&o, &r, 0, "a", NULL));
+        cairn_only_free(&o);
+    }
+    cairn_scores_free(&s);
+    cairn_rollouts_free(&r);
+}
+
+static void test_only_links(void **state)
+{
+    static const struct {
+        const char *say[2];
+        int want[4]; /* step 1, step 3, eval held of step 3, eval other of step 0 */
+    } row[] = {
+        {{NULL}, {1, 1, 1, 1}},
+        {{"step=1"}, {1, 0, 0, 0}},
+        {{"step=2-3"}, {0, 1, 0, 0}},
+        {{"eval=held"}, {0, 0, 1, 0}},
+        {{"eval=held", "step=0-2"}, {0, 0, 0, 0}},
+        {{"eval=other", "step=0"}, {0, 0, 0, 1}},
+    };
+    static const struct cairn_link link[] = {{1, CAIRN_STAGE_ROLLOUT, NULL}, {3, CAIRN_STAGE_ROLLOUT, NULL}, {3, CAIRN_STAGE_ROLLOUT, "held"},
+                                             {0, CAIRN_STAGE_ROLLOUT, "other"}};
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(row); i++) {
+        struct cairn_only o = {0};
+
+        for (int k = 0; k < 2 && row[i].say[k]; k++)
+            OK(cairn_only_add(&o, row[i].say[k], err));
+        for (size_t k = 0; k < COUNT(link); k++)
+            if (cairn_only_link(&o, &link[k]) != row[i].want[k])
+                fail_msg("row %zu, link %zu", i, k);
+        cairn_only_free(&o);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_forged), cmocka_unit_test(test_ways), cmocka_unit_test(test_only_text),
+                                       cmocka_unit_test(test_only), cmocka_unit_test(test_only_links)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
