@@ -75,7 +75,7 @@ static const struct argp argp = {
     "RECIPE --from FILE --run NEW [key=value ...]",
     "Uses stored rollouts again, all or a slice of them (--only). FILE: JSON lines {\"id\", \"prompt\", \"answer\", \"responses\": [{\"text\"}]}; "
     "a response may bring \"ids\", with \"logprobs\", and \"finish\" (\"stop\" or \"length\").\v"
-    "Examples:\n  cairn replay /tmp/tiny -s recipes/tiny.yaml --only verdict=wrong --changes score.overlong.factor=1\n"
+    "Examples:\n  cairn replay /tmp/tiny -s recipes/tiny.yaml --only verdict=wrong --changes\n"
     "  cairn replay /tmp/tiny --regenerate --sample 0.05",
     NULL, NULL, NULL};
 
