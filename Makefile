@@ -67,14 +67,15 @@ CF_ckpt   := $(call pc_cflags,$(HDF5_PC))
 CF_recipe := $(call pc_cflags,yaml-0.1)
 CF_model  := $(call pc_cflags,libpcre2-8)
 CF_text   := $(call pc_cflags,libpcre2-8 libutf8proc)
-CF_grade  := $(call pc_cflags,gmp)
+SECCOMP   := $(call have,libseccomp)
+CF_grade  := $(call pc_cflags,gmp libpcre2-8 libutf8proc) $(if $(filter yes,$(SECCOMP)),-DCAIRN_HAVE_SECCOMP $(call pc_cflags,libseccomp))
 
 SYS_base   := $(call pc_libs,jansson libxxhash) -lm -ldl
 SYS_ckpt   := $(call pc_libs,$(HDF5_PC))
 SYS_recipe := $(call pc_libs,yaml-0.1)
 SYS_model  := $(call pc_libs,libpcre2-8)
 SYS_text   := $(call pc_libs,libpcre2-8 libutf8proc)
-SYS_grade  := $(call pc_libs,gmp)
+SYS_grade  := $(call pc_libs,gmp libpcre2-8 libutf8proc) $(if $(filter yes,$(SECCOMP)),$(call pc_libs,libseccomp))
 
 LINK_base    := base
 LINK_kernels := kernels base
@@ -260,6 +261,11 @@ $(B)/tests/pmi_hello: $(B)/obj/tests/slurm/pmi_hello.o $(call lib,$(LINK_world))
 	$(CC) $(LDFLAGS) $< $(call lib,$(LINK_world)) -o $@ $(call sys,$(LINK_world))
 
 # Keeps a stage where tests/slurm/phases.bats wants it; never sanitized: it comes first.
+$(B)/lib/words_grader.so: tests/runtime/grade/words_grader.c runtime/grade/grader_plugin.h
+	@mkdir -p $(@D)
+	$(CC) -I. -Iruntime $(CFLAGS) -shared $(LDFLAGS) $< -o $@ -lm
+$(B)/tests/foreign_test: | $(B)/lib/words_grader.so
+
 $(B)/lib/hold.so: tests/slurm/hold.c
 	@mkdir -p $(@D)
 	$(CC) $(STD) -D_GNU_SOURCE -O2 -g $(WARN) -fPIC -shared $< -o $@ -ldl
@@ -365,7 +371,7 @@ help:
 	@echo "  make demo RUN=/tmp/tiny"
 
 info:
-	@echo "cairn $(VERSION) | $(ARCH) | CPU back-ends: $(CPU_ISAS) | CUDA $(if $(filter 1,$(CUDA)),$(CUDA_HOME) sm_$(CUDA_ARCHS),left out) | MPI $(if $(MPI_PC),$(MPI_PC),no) | PMIx $(PMIX) | HDF5 $(if $(HDF5_PC),$(HDF5_PC) $(shell pkg-config --modversion $(HDF5_PC) 2>/dev/null),no)"
+	@echo "cairn $(VERSION) | $(ARCH) | CPU back-ends: $(CPU_ISAS) | CUDA $(if $(filter 1,$(CUDA)),$(CUDA_HOME) sm_$(CUDA_ARCHS),left out) | MPI $(if $(MPI_PC),$(MPI_PC),no) | PMIx $(PMIX) | seccomp $(SECCOMP) | HDF5 $(if $(HDF5_PC),$(HDF5_PC) $(shell pkg-config --modversion $(HDF5_PC) 2>/dev/null),no)"
 
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h')

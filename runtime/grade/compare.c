@@ -47,7 +47,10 @@ static int same_value(struct cairn_compare *c, const struct cairn_value *x, cons
         cairn_algebra_clear_fail(c->alg);
         return 0;
     }
-    return cairn_value_equal(c->alg, x, y) == 1 ? 1 : differ(c, "another value");
+    if (cairn_value_equal(c->alg, x, y) == 1)
+        return 1;
+    c->undecided |= !cairn_value_decided(c->alg, x, y);
+    return differ(c, "another value");
 }
 
 /* --- names ------------------------------------------------------------------------------------------------------------ */

@@ -14,6 +14,7 @@ struct cairn_compare {
     struct cairn_arena *arena;
     const struct cairn_toks *gold_toks, *response_toks; /* the trees' tokens, for names */
     const char *why;                                    /* static: of the last difference */
+    int undecided;                                      /* two values were not found equal, and might be */
 };
 
 /* 1: the same. 0: not, or not found to be (cairn_algebra_fail says if the budget ran out). */

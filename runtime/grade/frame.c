@@ -59,9 +59,10 @@ enum cairn_status cairn_frame_put_verdict(struct cairn_str *s, uint32_t serial, 
 {
     size_t extracted = strnlen(v->extracted, sizeof v->extracted - 1), why = strnlen(v->why, sizeof v->why - 1);
 
-    begin(s, CAIRN_FRAME_VERDICT, serial, (uint32_t)(4 * 4 + extracted + why));
+    begin(s, CAIRN_FRAME_VERDICT, serial, (uint32_t)(4 * 4 + sizeof v->value + extracted + why));
     put_u32(s, (uint32_t)(v->match != 0));
     put_u32(s, (uint32_t)v->status);
+    cairn_str_add(s, &v->value, sizeof v->value);
     put_text(s, v->extracted, extracted);
     put_text(s, v->why, why);
     return s->oom ? CAIRN_NOMEM(err) : CAIRN_OK;
@@ -96,6 +97,20 @@ struct reader {
 static uint32_t get_u32(struct reader *r)
 {
     uint32_t x = 0;
+
+    if (r->n < sizeof x) {
+        r->broken = 1;
+        return 0;
+    }
+    memcpy(&x, r->p, sizeof x);
+    r->p += sizeof x;
+    r->n -= sizeof x;
+    return x;
+}
+
+static double get_f64(struct reader *r)
+{
+    double x = 0;
 
     if (r->n < sizeof x) {
         r->broken = 1;
@@ -174,11 +189,12 @@ enum cairn_status cairn_frame_get_verdict(const char *body, size_t n, struct cai
     const char *p;
 
     memset(&v, 0, sizeof v);
+    v.value = get_f64(&r);
     p = get_text(&r, sizeof v.extracted - 1, &extracted);
     memcpy(v.extracted, p, extracted);
     p = get_text(&r, sizeof v.why - 1, &why);
     memcpy(v.why, p, why);
-    if (match > 1 || status >= CAIRN_VERDICT_STATUSES)
+    if (match > 1 || status >= CAIRN_VERDICT_STATUSES || !(v.value >= 0 && v.value <= 1))
         r.broken = 1;
     v.match = (int)match;
     v.status = (enum cairn_verdict_status)status;

@@ -9,7 +9,7 @@
  *            12  uint32  bytes   of the body, at most CAIRN_FRAME_MAX
  *
  *     REQUEST  text grader, uint32 markers, text marker ..., text gold, text response
- *     VERDICT  uint32 match, uint32 status, text extracted, text why
+ *     VERDICT  uint32 match, uint32 status, double value, text extracted, text why
  *     ERROR    uint32 code (enum cairn_status), text sentence
  *
  * where "text" is uint32 length and that many bytes. A reader trusts nothing: lengths are checked against what is

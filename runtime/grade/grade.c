@@ -5,14 +5,34 @@
 
 #include "base/file.h"
 #include "base/str.h"
+#include "grade/define.h"
+#include "grade/exact.h"
 #include "grade/math.h"
 
-#define GRADERS_MAX 16
+#define GRADERS_MAX 32
 
-static const struct cairn_grader math_grader = {"math", cairn_math_grade};
+static const struct cairn_grader math_grader = {.name = "math", .grade = cairn_math_grade};
+static const struct cairn_grader exact_grader = {.name = "exact", .grade = cairn_exact_grade};
 
-static const struct cairn_grader *graders[GRADERS_MAX] = {&math_grader};
-static int grader_count = 1;
+static const struct cairn_grader *graders[GRADERS_MAX] = {&math_grader, &exact_grader};
+static int grader_count = 2;
+
+const struct cairn_grader *cairn_grader_at(int i)
+{
+    return i >= 0 && i < grader_count ? graders[i] : NULL;
+}
+
+void cairn_graders_forget(void)
+{
+    int kept = 0;
+
+    for (int i = 0; i < grader_count; i++)
+        if (graders[i]->destroy)
+            graders[i]->destroy((struct cairn_grader *)graders[i]); /* made by cairn_grader_define */
+        else
+            graders[kept++] = graders[i];
+    grader_count = kept;
+}
 
 const struct cairn_grader *cairn_grader_find(const char *name)
 {
@@ -71,9 +91,13 @@ enum cairn_status cairn_grade(const struct cairn_grader *grader, const struct ca
 
     memset(&v, 0, sizeof v);
     TRY(cairn_grade_opts_check(opts, err));
-    TRY(grader->grade(opts ? opts : &defaults, gold, gold_bytes, response, response_bytes, &v, err));
-    if (v.status != CAIRN_VERDICT_OK)
+    TRY(grader->grade(grader, opts ? opts : &defaults, gold, gold_bytes, response, response_bytes, &v, err));
+    if (v.status != CAIRN_VERDICT_OK) {
         v.match = 0;
+        v.value = 0;
+    } else if (v.match) {
+        v.value = 1;
+    }
     *out = v;
 out:
     return st;
@@ -81,7 +105,7 @@ out:
 
 const char *cairn_verdict_status_name(enum cairn_verdict_status status)
 {
-    static const char *const name[] = {"ok", "no_answer", "budget", "crashed", "timeout"};
+    static const char *const name[] = {"ok", "no_answer", "budget", "crashed", "timeout", "undecided", "invalid"};
 
     return (unsigned)status < CAIRN_VERDICT_STATUSES ? name[status] : "?";
 }

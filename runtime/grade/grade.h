@@ -28,21 +28,30 @@ enum cairn_verdict_status {
     CAIRN_VERDICT_BUDGET,    /* the answer asks for more work than a grader spends: no match */
     CAIRN_VERDICT_CRASHED,   /* the grading child died twice on this one (grader process only) */
     CAIRN_VERDICT_TIMEOUT,   /* its CPU or wall-clock backstop was hit (grader process only) */
+    CAIRN_VERDICT_UNDECIDED, /* neither shown to be equal nor to differ: no match */
+    CAIRN_VERDICT_INVALID,   /* what a foreign grader said is no verdict */
     CAIRN_VERDICT_STATUSES
 };
 
 struct cairn_verdict {
-    int match; /* 1: right. 0 for every status but OK */
+    int match;    /* 1: right. 0 for every status but OK */
+    double value; /* 0 to 1, how right: match, unless the grader tells more finely; match is value == 1 */
     enum cairn_verdict_status status;
     char extracted[256]; /* the answer as it was found, cut at a character if it is longer; "" without one */
     char why[160];       /* one sentence for people */
 };
 
+struct cairn_sandbox;
+
 struct cairn_grader {
     const char *name;
     /* Fails only if it could not do its work (no memory); a response that it cannot read is a verdict. */
-    enum cairn_status (*grade)(const struct cairn_grade_opts *opts, const char *gold, size_t gold_bytes, const char *response,
-                               size_t response_bytes, struct cairn_verdict *out, struct cairn_error *err);
+    enum cairn_status (*grade)(const struct cairn_grader *self, const struct cairn_grade_opts *opts, const char *gold, size_t gold_bytes,
+                               const char *response, size_t response_bytes, struct cairn_verdict *out, struct cairn_error *err);
+    /* Of graders that run code which is not ours: a child of their own behind it. NULL: they share one with the others. */
+    const struct cairn_sandbox *sandbox;
+    double time_s; /* wall-clock backstop of that child for one response; 0: the process's own limits */
+    void (*destroy)(struct cairn_grader *self); /* of a definition (define.h) */
 };
 
 const struct cairn_grader *cairn_grader_find(const char *name); /* NULL if there is none */
@@ -50,6 +59,7 @@ const struct cairn_grader *cairn_grader_find(const char *name); /* NULL if there
 /* Adds a grader (borrowed for good) to those that can be found. Before the grader process starts; not thread-safe.
  * CAIRN_EUSAGE: the name is taken, not a name, or the table is full. */
 enum cairn_status cairn_grader_register(const struct cairn_grader *grader, struct cairn_error *err);
+const struct cairn_grader *cairn_grader_at(int i); /* the i-th of the table, NULL behind the last */
 
 /* The sentence for a name that is not found: CAIRN_EUSAGE, with the names that there are. */
 enum cairn_status cairn_grader_unknown(const char *name, struct cairn_error *err);

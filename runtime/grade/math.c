@@ -92,6 +92,9 @@ static int compare(struct grading *g, const struct cairn_toks *gold, const struc
     if (!match && cairn_algebra_fail(g->alg) == CAIRN_VALUE_BUDGET) {
         *status = CAIRN_VERDICT_BUDGET;
         *why = "the answer takes more work than the budget allows";
+    } else if (!match && c.undecided) {
+        *status = CAIRN_VERDICT_UNDECIDED;
+        *why = "neither shown to be equal nor to differ";
     }
     return match;
 }
@@ -130,7 +133,7 @@ static enum cairn_status grade_tokens(struct grading *g, struct cairn_toks gold,
         conclude(g, 1, CAIRN_VERDICT_OK, "equal");
         goto out;
     }
-    if (!g->no_memory && status == CAIRN_VERDICT_OK) {
+    if (!g->no_memory && (status == CAIRN_VERDICT_OK || status == CAIRN_VERDICT_UNDECIDED)) {
         changed = cairn_latex_without_units(g->arena, &gold, &gold_bare);
         changed |= cairn_latex_without_units(g->arena, &response, &response_bare);
         if (!gold_bare.t || !response_bare.t)
@@ -150,8 +153,8 @@ out:
     return st;
 }
 
-enum cairn_status cairn_math_grade(const struct cairn_grade_opts *opts, const char *gold, size_t gold_bytes, const char *response,
-                                   size_t response_bytes, struct cairn_verdict *out, struct cairn_error *err)
+enum cairn_status cairn_math_grade(const struct cairn_grader *self, const struct cairn_grade_opts *opts, const char *gold, size_t gold_bytes,
+                                   const char *response, size_t response_bytes, struct cairn_verdict *out, struct cairn_error *err)
 {
     struct grading g = {.v = out};
     struct cairn_span want, have;
@@ -159,6 +162,7 @@ enum cairn_status cairn_math_grade(const struct cairn_grade_opts *opts, const ch
     enum cairn_tok_result rw, rh;
     enum cairn_status st = CAIRN_OK;
 
+    (void)self;
     TRY(cairn_extract_gold(gold, gold_bytes, &want, err));
     TRY(cairn_extract_answer(opts, response, response_bytes, &have, err));
     if (!have.p) {

@@ -11,7 +11,7 @@
 
 #include "grade/grade.h"
 
-enum cairn_status cairn_math_grade(const struct cairn_grade_opts *opts, const char *gold, size_t gold_bytes, const char *response,
-                                   size_t response_bytes, struct cairn_verdict *out, struct cairn_error *err);
+enum cairn_status cairn_math_grade(const struct cairn_grader *self, const struct cairn_grade_opts *opts, const char *gold, size_t gold_bytes,
+                                   const char *response, size_t response_bytes, struct cairn_verdict *out, struct cairn_error *err);
 
 #endif

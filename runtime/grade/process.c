@@ -16,7 +16,9 @@
 #include <unistd.h>
 
 #include "grade/frame.h"
+#include "grade/sandbox.h"
 
+#define CHILDREN_MAX    33 /* one for the graders that are ours, one for each that is not */
 #define MEMORY_BYTES    ((int64_t)2 << 30)
 #define CPU_S           20
 #define WALL_S          300
@@ -91,19 +93,22 @@ out:
     return st;
 }
 
-static void child_main(int fd, pid_t parent, const struct cairn_grader_limits *limits)
+/* Limits of the child whose graders are ours. */
+static void own_limits(const struct cairn_grader_limits *limits)
+{
+    struct rlimit memory = {(rlim_t)limits->memory_bytes, (rlim_t)limits->memory_bytes}, no_core = {0, 0};
+
+    setrlimit(RLIMIT_CORE, &no_core);
+    if (LIMIT_MEMORY)
+        setrlimit(RLIMIT_AS, &memory);
+}
+
+static void child_main(int fd, const struct cairn_grader_limits *limits)
 {
     struct cairn_str out = {0};
     char *body = NULL;
     size_t cap = 0, got;
-    struct rlimit memory = {(rlim_t)limits->memory_bytes, (rlim_t)limits->memory_bytes}, no_core = {0, 0};
 
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent)
-        _exit(0);
-    setrlimit(RLIMIT_CORE, &no_core);
-    if (LIMIT_MEMORY)
-        setrlimit(RLIMIT_AS, &memory);
     for (;;) {
         struct cairn_frame_header h;
         struct cairn_error err;
@@ -119,7 +124,8 @@ static void child_main(int fd, pid_t parent, const struct cairn_grader_limits *l
         }
         if (cairn_socket_read(fd, body, h.bytes, &got, NULL) != CAIRN_OK)
             _exit(0);
-        allow_cpu(limits->cpu_s);
+        if (limits)
+            allow_cpu(limits->cpu_s);
         cairn_str_clear(&out);
         if (answer(&h, body, &out, &err) != CAIRN_OK) {
             cairn_str_clear(&out);
@@ -133,49 +139,81 @@ static void child_main(int fd, pid_t parent, const struct cairn_grader_limits *l
 
 /* --- the keeper ----------------------------------------------------------------------------------------------------------- */
 
+struct child {
+    int down; /* socket to it; -1: it does not run */
+    pid_t pid;
+    int told; /* what its sandbox lacks was told */
+};
+
 struct keeper {
-    int up;   /* socket to the program */
-    int down; /* socket to the child; -1: none */
-    pid_t child;
+    int up;                            /* socket to the program */
+    struct child child[CHILDREN_MAX];  /* 0: of our graders; i + 1: of the i-th of the table, where that has a sandbox */
     const struct cairn_grader_limits *limits;
 };
 
-static int start_child(struct keeper *k)
+/* Whatever descends from us and is none of our children: the leavings of one that ran without namespaces. */
+static void end_orphans(const struct keeper *k)
 {
-    int pair[2];
+    pid_t spare[CHILDREN_MAX];
+    int n = 0;
+
+    for (int i = 0; i < CHILDREN_MAX; i++)
+        if (k->child[i].down >= 0)
+            spare[n++] = k->child[i].pid;
+    cairn_sandbox_end(spare, n);
+}
+
+/* A plugin runs in the child itself, so the child has its limits; a program that the child starts has them alone. */
+static int start_child(struct keeper *k, int slot)
+{
+    const struct cairn_grader *g = slot ? cairn_grader_at(slot - 1) : NULL;
+    struct child *c = &k->child[slot];
+    int pair[2], whole = 1;
     pid_t self = getpid();
 
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
         return 0;
-    k->child = fork();
-    if (k->child == 0) {
-        close(pair[0]);
-        close(k->up);
-        child_main(pair[1], self, k->limits);
+    c->pid = g ? cairn_sandbox_fork(g->sandbox, pair[1], c->told, &whole) : fork();
+    if (c->pid == 0) {
+        if (!g) {
+            close(pair[0]);
+            close(k->up);
+            for (int i = 0; i < CHILDREN_MAX; i++)
+                if (k->child[i].down >= 0)
+                    close(k->child[i].down);
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            if (getppid() != self)
+                _exit(0);
+            own_limits(k->limits);
+        }
+        child_main(pair[1], g ? NULL : k->limits);
         _exit(0);
     }
     close(pair[1]);
-    if (k->child < 0) {
+    if (c->pid < 0) {
         close(pair[0]);
         return 0;
     }
-    k->down = pair[0];
+    c->told = 1;
+    c->down = pair[0];
     return 1;
 }
 
-/* Ends the child, if there is one; its wait status. */
-static int end_child(struct keeper *k, int by_kill)
+/* Ends a child, if it runs; its wait status. What it started and left behind fell to us. */
+static int end_child(struct keeper *k, int slot)
 {
+    struct child *c = &k->child[slot];
     int status = 0;
 
-    if (k->down < 0)
+    if (c->down < 0)
         return 0;
-    close(k->down);
-    k->down = -1;
-    if (by_kill)
-        kill(k->child, SIGKILL);
-    while (waitpid(k->child, &status, 0) < 0 && errno == EINTR)
+    close(c->down);
+    c->down = -1;
+    kill(c->pid, SIGKILL);
+    while (waitpid(c->pid, &status, 0) < 0 && errno == EINTR)
         ;
+    if (slot)
+        end_orphans(k);
     return status;
 }
 
@@ -187,16 +225,16 @@ static int64_t now_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Waits until the child can be read. 1: yes; 0: past the deadline. */
-static int readable(int fd, int64_t deadline_ms)
+/* Waits until the child can be read. 1: yes; 0: past the deadline; -1: the program is gone, and nobody waits for the answer. */
+static int readable(int fd, int up, int64_t deadline_ms)
 {
     for (;;) {
-        struct pollfd p = {fd, POLLIN, 0};
+        struct pollfd p[2] = {{fd, POLLIN, 0}, {up, POLLRDHUP, 0}};
         int64_t left = deadline_ms - now_ms();
-        int n = poll(&p, 1, left > 0 ? (int)left : 0);
+        int n = poll(p, 2, left > 0 ? (int)left : 0);
 
         if (n > 0)
-            return 1;
+            return p[1].revents ? -1 : 1;
         if (n == 0)
             return 0;
         if (errno != EINTR)
@@ -205,11 +243,11 @@ static int readable(int fd, int64_t deadline_ms)
 }
 
 /* One frame of the child into *s, or why not. */
-enum outcome { ANSWERED, DIED, LATE };
+enum outcome { ANSWERED, DIED, LATE, UNWANTED };
 
-static enum outcome receive(struct keeper *k, uint32_t serial, struct cairn_str *s)
+static enum outcome receive(int down, int up, uint32_t serial, double wall_s, struct cairn_str *s)
 {
-    int64_t deadline = now_ms() + (int64_t)k->limits->wall_s * 1000;
+    int64_t deadline = now_ms() + (int64_t)(wall_s * 1000);
     struct cairn_frame_header h;
     char part[4096];
     size_t have = 0, want = sizeof h;
@@ -218,10 +256,11 @@ static enum outcome receive(struct keeper *k, uint32_t serial, struct cairn_str 
     while (have < want) {
         size_t n = want - have;
         ssize_t got;
+        int can = readable(down, up, deadline);
 
-        if (!readable(k->down, deadline))
-            return LATE;
-        got = recv(k->down, part, n < sizeof part ? n : sizeof part, 0);
+        if (can <= 0)
+            return can ? UNWANTED : LATE;
+        got = recv(down, part, n < sizeof part ? n : sizeof part, 0);
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0)
@@ -240,9 +279,28 @@ static enum outcome receive(struct keeper *k, uint32_t serial, struct cairn_str 
     return ANSWERED;
 }
 
-/* The answer to one request frame, whatever it takes. 0: not even a child can be had. */
+/* Which child a request is for. A name that nobody has goes to the first, which says so. */
+static int slot_of(const struct cairn_str *request, const struct cairn_grader **g)
+{
+    struct cairn_frame_request r;
+
+    *g = NULL;
+    if (cairn_frame_get_request(request->p + sizeof(struct cairn_frame_header), request->len - sizeof(struct cairn_frame_header), &r, NULL) !=
+        CAIRN_OK)
+        return 0;
+    for (int i = 0; (*g = cairn_grader_at(i)); i++)
+        if (strcmp((*g)->name, r.request.grader) == 0)
+            return (*g)->sandbox ? i + 1 : 0;
+    return 0;
+}
+
+/* The answer to one request frame, whatever it takes. 0: not even a child can be had, or nobody waits for it. */
 static int serve(struct keeper *k, const struct cairn_frame_header *h, const struct cairn_str *request, struct cairn_str *reply)
 {
+    const struct cairn_grader *g;
+    int slot = slot_of(request, &g);
+    double wall_s = slot && g->time_s ? g->time_s : k->limits->wall_s;
+    struct child *c = &k->child[slot];
     struct cairn_verdict v;
 
     memset(&v, 0, sizeof v);
@@ -250,16 +308,18 @@ static int serve(struct keeper *k, const struct cairn_frame_header *h, const str
         enum outcome what = DIED;
         int status;
 
-        if (k->down < 0 && !start_child(k))
+        if (c->down < 0 && !start_child(k, slot))
             return 0;
-        if (cairn_socket_write(k->down, request->p, request->len, NULL) == CAIRN_OK)
-            what = receive(k, h->serial, reply);
+        if (cairn_socket_write(c->down, request->p, request->len, NULL) == CAIRN_OK)
+            what = receive(c->down, k->up, h->serial, wall_s, reply);
         if (what == ANSWERED)
             return 1;
-        status = end_child(k, 1);
+        if (what == UNWANTED)
+            return 0;
+        status = end_child(k, slot);
         if (what == LATE) {
             v.status = CAIRN_VERDICT_TIMEOUT;
-            snprintf(v.why, sizeof v.why, "the grader took more than %d s", k->limits->wall_s);
+            snprintf(v.why, sizeof v.why, "the grader took more than %g s", wall_s);
             break;
         }
         if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU) {
@@ -277,16 +337,16 @@ static int serve(struct keeper *k, const struct cairn_frame_header *h, const str
     return cairn_frame_put_verdict(reply, h->serial, &v, NULL) == CAIRN_OK;
 }
 
-static void keeper_main(int up, pid_t parent, const struct cairn_grader_limits *limits)
+static void keeper_main(int up, const struct cairn_grader_limits *limits)
 {
-    struct keeper k = {up, -1, -1, limits};
+    struct keeper k = {.up = up, .limits = limits};
     struct cairn_str request = {0}, reply = {0};
 
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent)
-        _exit(0);
     own_signals(); /* the child inherits them */
     prctl(PR_SET_NAME, "cairn-grader");
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    for (int i = 0; i < CHILDREN_MAX; i++)
+        k.child[i].down = -1;
     for (;;) {
         struct cairn_frame_header h;
         size_t got;
@@ -311,7 +371,8 @@ static void keeper_main(int up, pid_t parent, const struct cairn_grader_limits *
         if (cairn_socket_write(up, reply.p, reply.len, NULL) != CAIRN_OK)
             break;
     }
-    end_child(&k, 1);
+    for (int i = 0; i < CHILDREN_MAX; i++)
+        end_child(&k, i);
     _exit(0);
 }
 
@@ -323,7 +384,6 @@ enum cairn_status cairn_grader_process_start(struct cairn_grader_process **out, 
     static struct cairn_grader_limits used; /* read by keeper and child after the fork */
     struct cairn_grader_process *p = NULL;
     int pair[2] = {-1, -1};
-    pid_t self = getpid();
     enum cairn_status st = CAIRN_OK;
 
     used.memory_bytes = limits && limits->memory_bytes ? limits->memory_bytes : MEMORY_BYTES;
@@ -342,7 +402,7 @@ enum cairn_status cairn_grader_process_start(struct cairn_grader_process **out, 
         TRY(cairn_fail_errno(err, errno, "grader: fork"));
     if (p->keeper == 0) {
         close(pair[0]);
-        keeper_main(pair[1], self, &used);
+        keeper_main(pair[1], &used);
     }
     p->fd = pair[0];
     pair[0] = -1;

@@ -2,15 +2,17 @@
  *
  * Three processes. The program (a stage, or `cairn grade`) calls cairn_grader_process_start first thing in main, before
  * MPI, CUDA, OpenMP and any thread, because a fork after those is not safe. That makes the *keeper*, which alone forks
- * from then on: it holds one grading *child* and passes frames (frame.h) to and fro. Whatever a grader does, be it a
- * crash, memory without end or a loop, costs the child only: the keeper answers with a verdict of status `crashed` or
+ * from then on: it holds grading *children*, one for the graders that are ours and one for each that a recipe defines and
+ * that runs foreign code (behind its sandbox), and passes frames (frame.h) to and fro. Whatever a grader does, be it a
+ * crash, memory without end or a loop, costs its child only: the keeper answers with a verdict of status `crashed` or
  * `timeout` and starts another child. The program never sees a signal of it.
  *
  * A verdict never depends on time. Limits of memory (RLIMIT_AS) and CPU (RLIMIT_CPU, counted for each response alone) and a
  * wall-clock deadline are backstops for graders that are not ours; a hit is a status, not a 0. A response whose child died
  * is graded once more by a fresh child before it is called `crashed`, so that an outside kill -9 changes nothing.
  *
- * Lifetimes: the program's end (socket closed, PR_SET_PDEATHSIG) ends the keeper, the keeper's end ends the child. Keeper
+ * Lifetimes: the program's end closes the socket, at which the keeper ends its children with all that they started, and itself;
+ * the keeper's end, by whatever signal, ends the children (PR_SET_PDEATHSIG). Keeper
  * and child ignore SIGTERM, SIGINT, SIGUSR1 and SIGUSR2, which go to whole process groups: the program decides when to stop.
  * If the keeper itself is killed, calls fail with CAIRN_EAGAIN (run me again). Not thread-safe: one caller at a time.
  */

@@ -200,6 +200,23 @@ int cairn_value_equal(struct cairn_algebra *alg, const struct cairn_value *a, co
     return x && y ? cairn_poly_equal(x, y) : -1;
 }
 
+static int poly_decided(const struct cairn_algebra *alg, const struct poly *p)
+{
+    for (int i = 0; i < p->n; i++)
+        for (int k = 0; k < p->t[i].n; k++) {
+            const struct atom *a = &alg->atom[p->t[i].f[k].atom];
+
+            if (a->kind == ATOM_ROOT || a->kind == ATOM_OPAQUE || (a->kind == ATOM_POSITIVE && a->key[0] != '$'))
+                return 0;
+        }
+    return 1;
+}
+
+int cairn_value_decided(const struct cairn_algebra *alg, const struct cairn_value *a, const struct cairn_value *b)
+{
+    return poly_decided(alg, a->num) && poly_decided(alg, a->den) && poly_decided(alg, b->num) && poly_decided(alg, b->den);
+}
+
 int cairn_value_is_constant(const struct cairn_algebra *alg, const struct cairn_value *a)
 {
     return a->den == alg->one && (a->num->n == 0 || (a->num->n == 1 && a->num->t[0].n == 0));

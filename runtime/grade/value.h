@@ -59,6 +59,9 @@ struct cairn_value *cairn_value_ln(struct cairn_algebra *alg, const struct cairn
 struct cairn_value *cairn_value_function(struct cairn_algebra *alg, const char *name, const struct cairn_value *a);
 
 int cairn_value_equal(struct cairn_algebra *alg, const struct cairn_value *a, const struct cairn_value *b); /* 1, 0, -1 failed */
+/* 1 if values that are not found equal are known to differ: rational numbers, radicals of integers, i, symbols, pi and e as symbols. 0: they
+ * hold functions or roots whose identities are not all known here. */
+int cairn_value_decided(const struct cairn_algebra *alg, const struct cairn_value *a, const struct cairn_value *b);
 int cairn_value_is_zero(const struct cairn_value *a);
 int cairn_value_rational(const struct cairn_value *a, mpq_srcptr *q); /* 1: *q (borrowed) is all there is to it */
 /* The numerator of a over a common denominator, without it: a = 0 exactly where it is 0. */

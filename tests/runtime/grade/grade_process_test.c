@@ -28,9 +28,10 @@ static int is(const char *p, size_t n, const char *z)
     return n == strlen(z) && memcmp(p, z, n) == 0;
 }
 
-static enum cairn_status unruly_grade(const struct cairn_grade_opts *opts, const char *gold, size_t ng, const char *response,
+static enum cairn_status unruly_grade(const struct cairn_grader *self, const struct cairn_grade_opts *opts, const char *gold, size_t ng, const char *response,
                                       size_t nr, struct cairn_verdict *out, struct cairn_error *err)
 {
+    (void)self;
     (void)opts;
     if (is(gold, ng, "kill"))
         raise(SIGKILL);
@@ -75,7 +76,7 @@ static enum cairn_status unruly_grade(const struct cairn_grade_opts *opts, const
     return CAIRN_OK;
 }
 
-static const struct cairn_grader unruly = {"unruly", unruly_grade};
+static const struct cairn_grader unruly = {.name = "unruly", .grade = unruly_grade};
 
 static enum cairn_status call(struct cairn_grader_process *p, const char *gold, const char *response, struct cairn_verdict *v,
                               struct cairn_error *err)
