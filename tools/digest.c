@@ -1,6 +1,7 @@
 /* digest.c - `cairn digest DIR`: one line per committed artefact of a run, "<step> <stage> <hash of its logical content>".
  *
  * Two runs are the same run if these lines are equal: the hashes know nothing of times, hosts, attempts, shards or layouts.
+ * " nondeterministic" follows where a time-out or a crash of a grader decided a score: such a line may differ next time.
  * Sub-artefacts (committed updates inside a step), the base, the gate's report and replays have no line.
  */
 #include <stdio.h>
@@ -19,6 +20,7 @@ struct line {
     int order;       /* place in the chain of a step */
     char *stage;
     char hash[33];
+    int by_time;     /* a grader's time-out or crash is part of it */
 };
 
 struct digest {
@@ -76,10 +78,24 @@ static int path_parse(const struct cairn_run *run, const char *path, struct line
     return 1;
 }
 
+static enum cairn_status by_time(const struct cairn_run *run, const char *path, int *out, struct cairn_error *err)
+{
+    struct cairn_manifest *m = NULL;
+    char *dir = cairn_run_path(run, path);
+    enum cairn_status st = dir ? cairn_manifest_load(&m, dir, err) : CAIRN_NOMEM(err);
+
+    if (st == CAIRN_OK)
+        *out = json_object_get(m->content, "nondeterministic") != NULL;
+    cairn_manifest_destroy(m);
+    free(dir);
+    return st;
+}
+
 static enum cairn_status artefact(void *arg, const char *path, const struct cairn_manifest_head *head, struct cairn_error *err)
 {
     struct digest *d = arg;
     struct line l = {0};
+    enum cairn_status st = CAIRN_OK;
 
     if (!path_parse(d->run, path, &l))
         return CAIRN_OK;
@@ -92,16 +108,21 @@ static enum cairn_status artefact(void *arg, const char *path, const struct cair
         size_t cap = d->cap ? 2 * d->cap : 64;
         struct line *p = realloc(d->line, cap * sizeof *p);
 
-        if (!p) {
-            free(l.stage);
-            return CAIRN_NOMEM(err);
-        }
+        if (!p)
+            TRY(CAIRN_NOMEM(err));
         d->line = p;
         d->cap = cap;
     }
     cairn_digest_hex(head->digest, l.hash);
+    if (!strcmp(head->kind, "score"))
+        TRY(by_time(d->run, path, &l.by_time, err));
+    if (!l.stage)
+        TRY(CAIRN_NOMEM(err));
     d->line[d->n++] = l;
-    return l.stage ? CAIRN_OK : CAIRN_NOMEM(err);
+    l.stage = NULL;
+out:
+    free(l.stage);
+    return st;
 }
 
 static int line_compare(const void *a, const void *b)
@@ -156,11 +177,14 @@ int cairn_verb_digest(int argc, char **argv)
     qsort(d.line, d.n, sizeof *d.line, line_compare);
     for (size_t i = 0; i < d.n; i++)
         if (a.json)
-            TRY(cairn_cli_json(json_pack("{s:I, s:s, s:s}", "step", (json_int_t)d.line[i].step, "stage", d.line[i].stage, "hash",
-                                         d.line[i].hash),
+            TRY(cairn_cli_json(d.line[i].by_time
+                                   ? json_pack("{s:I, s:s, s:s, s:b}", "step", (json_int_t)d.line[i].step, "stage", d.line[i].stage, "hash",
+                                               d.line[i].hash, "nondeterministic", 1)
+                                   : json_pack("{s:I, s:s, s:s}", "step", (json_int_t)d.line[i].step, "stage", d.line[i].stage, "hash",
+                                               d.line[i].hash),
                                &err));
         else
-            printf("%lld %s %s\n", (long long)d.line[i].step, d.line[i].stage, d.line[i].hash);
+            printf("%lld %s %s%s\n", (long long)d.line[i].step, d.line[i].stage, d.line[i].hash, d.line[i].by_time ? " nondeterministic" : "");
     TRY(cairn_cli_flush(&err));
 out:
     for (size_t i = 0; i < d.n; i++)

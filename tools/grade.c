@@ -12,17 +12,17 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "grade/process.h"
+#include "stages/common/graders.h"
 #include "tools/cli.h"
 #include "tools/verbs.h"
 
 #define BATCH       256
 #define BATCH_BYTES ((size_t)8 << 20)
 
-enum { OPT_JSONL = 256, OPT_GRADER, OPT_MARKER, OPT_JSON };
+enum { OPT_JSONL = 256, OPT_GRADER, OPT_MARKER, OPT_RECIPE, OPT_JSON };
 
 struct arguments {
-    const char *jsonl, *grader;
+    const char *jsonl, *grader, *recipe;
     const char *marker[CAIRN_MARKERS_MAX];
     struct cairn_grade_opts opts;
 };
@@ -44,6 +44,9 @@ static error_t option(int key, char *arg, struct argp_state *state)
             return EINVAL;
         }
         a->marker[a->opts.markers++] = arg;
+        return 0;
+    case OPT_RECIPE:
+        a->recipe = arg;
         return 0;
     case OPT_JSON:
         return 0; /* it is JSON anyway */
@@ -105,7 +108,12 @@ static void put_verdict(struct cairn_str *out, const struct cairn_verdict *v)
         cairn_str_puts(out, "null");
     cairn_str_puts(out, ",\"why\":");
     cairn_json_put_string(out, v->why, strlen(v->why));
-    cairn_str_printf(out, ",\"status\":\"%s\"}\n", cairn_verdict_status_name(v->status));
+    cairn_str_printf(out, ",\"status\":\"%s\"", cairn_verdict_status_name(v->status));
+    if (v->value != v->match) {
+        cairn_str_puts(out, ",\"score\":");
+        cairn_json_put_double(out, v->value);
+    }
+    cairn_str_puts(out, "}\n");
 }
 
 /* Grades what the batch holds, prints the verdicts, empties it. */
@@ -179,6 +187,7 @@ int cairn_verb_grade(int argc, char **argv)
     static const struct argp_option options[] = {
         {"jsonl", OPT_JSONL, "FILE", 0, "JSON lines {\"gold\":\"...\",\"response\":\"...\"}; /dev/stdin for a pipe", 0},
         {"grader", OPT_GRADER, "NAME", 0, "which grader (default: math)", 0},
+        {"recipe", OPT_RECIPE, "FILE", 0, "graders that score.graders of this recipe defines are there, too", 0},
         {"marker", OPT_MARKER, "TEXT", 0, "the last TEXT announces the answer, in place of \"Answer:\"; may be repeated", 0},
         {"json", OPT_JSON, NULL, 0, "one JSON object a line (always so)", 0},
         {0}};
@@ -187,12 +196,15 @@ int cairn_verb_grade(int argc, char **argv)
         .parser = option,
         .doc = "Grade responses: {\"gold\",\"response\"} in, {\"match\",\"extracted\",\"why\",\"status\"} out, a line for a line. "
                "status is ok, "
-               "no_answer, budget (too much work), crashed or timeout; match is false for all but ok.\v"
+               "no_answer, budget (too much work), undecided, crashed, timeout or invalid (no verdict); match is false for all but ok. A "
+               "grader that tells more finely gives its \"score\", too.\v"
                "Examples:\n"
                "  echo '{\"gold\":\"1/2\",\"response\":\"Answer: 0.5\"}' | cairn grade \\\n"
                "      --jsonl /dev/stdin\n"
-               "  cairn grade --jsonl tests/fixtures/grading/grading_cases.jsonl"};
+               "  cairn grade --recipe recipes/graders/graders.yaml --grader last_line \\\n"
+               "      --jsonl tests/fixtures/grading/grading_cases.jsonl"};
     struct arguments a = {.grader = "math"};
+    struct cairn_recipe *recipe = NULL;
     struct cairn_grader_process *p = NULL;
     struct cairn_error err = {0};
     enum cairn_status st = CAIRN_OK;
@@ -203,6 +215,10 @@ int cairn_verb_grade(int argc, char **argv)
     if (!a.jsonl)
         return cairn_cli_usage(argv[0], "which --jsonl FILE?");
     a.opts.marker = a.marker;
+    if (a.recipe) {
+        TRY(cairn_recipe_load_part(&recipe, a.recipe, 0, NULL, &err));
+        TRY(cairn_graders_define(recipe, &err));
+    }
     if (!cairn_grader_find(a.grader)) {
         cairn_grader_unknown(a.grader, &err);
         return cairn_cli_usage(argv[0], "%s", err.text);
@@ -214,5 +230,6 @@ int cairn_verb_grade(int argc, char **argv)
     TRY(grade_lines(p, &a, &err));
 out:
     cairn_grader_process_stop(p);
+    cairn_recipe_free(recipe);
     return st == CAIRN_OK ? CAIRN_OK : cairn_cli_fail(argv[0], &err);
 }

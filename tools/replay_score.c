@@ -7,6 +7,7 @@
 #include "base/str.h"
 #include "ckpt/attempt.h"
 #include "stages/score/score.h"
+#include "stages/common/graders.h"
 #include "tools/cli.h"
 #include "tools/replay.h"
 #include "tools/replay_stored.h"
@@ -295,9 +296,10 @@ static enum cairn_status job_open(struct job *j, struct cairn_error *err)
     enum cairn_status st = CAIRN_OK;
     char *tokenizer = NULL;
 
-    TRY(cairn_grader_process_start(&j->graders, NULL, err)); /* first: it forks */
-    TRY(cairn_run_open(&j->run, o->recipe.recipe, err));
     TRY(cairn_recipe_load_part(&j->recipe, o->score, o->recipe.overrides, o->recipe.override, err));
+    TRY(cairn_graders_define(j->recipe, err));
+    TRY(cairn_grader_process_start(&j->graders, NULL, err)); /* before anything that makes threads: it forks */
+    TRY(cairn_run_open(&j->run, o->recipe.recipe, err));
     TRY(cairn_recipe_hash(j->recipe, &j->hash, err));
     j->name = o->name ? strdup(o->name) : name_of(o->score);
     if (!j->name)

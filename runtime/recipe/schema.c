@@ -147,6 +147,27 @@ static const struct cairn_key table[] = {
 
     SECTION("score", SCI, "From responses to advantages."),
     STR("score.grader", SCI, 0, "math", "Grader of prompts that name none."),
+    {"score.graders", CAIRN_KEY_NAMED, SCI, 0, "{}", 0, 0, NULL, NULL,
+     "Graders of one's own, by name, for grader keys here and in data; math and exact are there already."},
+    ITEM("score.graders.*", SCI, "One grader."),
+    WORD("score.graders.*.kind", SCI, REQ, NULL, "exact|regex|command|plugin",
+         "exact: the answer is the gold text. regex: an expression finds it. command: a program, one JSON line {\"id\", \"gold\", "
+         "\"response\"} in, one {\"id\", \"match\"} or {\"id\", \"score\"} out. plugin: a shared object (runtime/grade/grader_plugin.h)."),
+    WORD("score.graders.*.take", SCI, OPT, "null", "answer|response",
+         "exact, regex: what is looked at, the answer behind a marker or in a box, or all of the response; null: answer for exact, "
+         "response for regex."),
+    BOOL("score.graders.*.any_case", SCI, "false", "exact, regex: upper and lower case are one."),
+    STR("score.graders.*.pattern", SCI, OPT, "null",
+        "regex: PCRE2; the last match decides; with a group, its text must be the gold text, without one a match is enough."),
+    PATH("score.graders.*.program", SCI, OPT, "null", "command, plugin: the program or shared object; recorded by digest."),
+    STR("score.graders.*.interpreter", SCI, OPT, "null", "command: what runs the program (python3); null: it runs by itself."),
+    TEXTS("score.graders.*.arguments", SCI, 0, "[]", "command, plugin: further arguments."),
+    FLT("score.graders.*.time", SCI, ABOVE, "10.0", 0, 86400, "seconds",
+        "command, plugin: for one response, then its status is timeout; a score that a time-out decided marks its step as not "
+        "deterministic."),
+    INT("score.graders.*.retries", SCI, 0, "1", 0, 100, NULL, "command: how often a response is given to a fresh program after a failure."),
+    FLT("score.graders.*.memory", SCI, ABOVE, "1.0", 0, 1048576, "GiB", "command, plugin: address space of each of its processes."),
+    INT("score.graders.*.processes", SCI, 0, "64", 1, MILL, "processes", "command: at most at once (does not bind root)."),
     TEXTS("score.marker", SCI, 0, "[\"Answer:\"]", "Texts that announce the answer; the last one in a response decides."),
     SECTION("score.reward", SCI, "Raw reward r of a verdict."),
     FLT("score.reward.right", SCI, 0, "1.0", -INF, INF, NULL, "Of a right answer."),

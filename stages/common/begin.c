@@ -15,6 +15,7 @@
 #include "model/base.h"
 #include "model/io.h"
 #include "model/policy.h"
+#include "stages/common/graders.h"
 #include "stages/common/prompts.h"
 #include "stages/common/setup.h"
 #include "text/tokenizer.h"
@@ -196,6 +197,7 @@ static enum cairn_status graders_check(const struct cairn_recipe *recipe, struct
 
     if (!marker)
         return CAIRN_NOMEM(err);
+    TRY(cairn_graders_define(recipe, err));
     for (size_t i = 0; i < json_array_size(markers); i++)
         marker[i] = json_string_value(json_array_get(markers, i));
     if (cairn_grade_opts_check(&o, err) != CAIRN_OK)

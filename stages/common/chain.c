@@ -198,6 +198,18 @@ enum cairn_status cairn_link_inputs(const struct cairn_run *r, const struct cair
     return names_done(&s, out, n, err);
 }
 
+/* The programs that grade: for scores, and for rollouts whose groups are chosen by verdict. */
+static void names_add_graders(struct names *s, const struct cairn_run *r)
+{
+    json_t *graders = (json_t *)cairn_recipe_get(r->recipe, "score.graders"); /* jansson's loop wants it so */
+    const char *name;
+    json_t *v;
+
+    json_object_foreach(graders, name, v)
+        if (json_is_string(json_object_get(v, "program")))
+            names_add(s, cairn_format("score.graders.%s.program", name));
+}
+
 enum cairn_status cairn_link_outside(const struct cairn_run *r, const struct cairn_link *l, char ***out, int *n, struct cairn_error *err)
 {
     struct names s = {0};
@@ -206,6 +218,8 @@ enum cairn_status cairn_link_outside(const struct cairn_run *r, const struct cai
     if (l->stage == CAIRN_STAGE_SYNC)
         return names_done(&s, out, n, err);
     names_add(&s, cairn_format("model.tokenizer"));
+    if (l->stage == CAIRN_STAGE_SCORE || (l->stage == CAIRN_STAGE_ROLLOUT && !l->eval && cairn_recipe_has(r->recipe, "rollout.dynamic")))
+        names_add_graders(&s, r);
     if (l->stage == CAIRN_STAGE_TRAIN) {
         if (l->step == 0)
             names_add(&s, cairn_format("warm_start.data"));
@@ -271,7 +285,7 @@ enum cairn_status cairn_link_manifest(const struct cairn_run *r, const struct ca
     for (int i = 0; i < no; i++) {
         const json_t *o = json_object_get(json_object_get(r->info, "outside"), outside[i]);
         struct cairn_digest d;
-        char name[160];
+        char name[400];
 
         if (!cairn_digest_parse(json_string_value(json_object_get(o, "digest")) ? json_string_value(json_object_get(o, "digest")) : "", &d))
             TRY(cairn_fail(err, CAIRN_EDATA, "%s/run.json: no digest for %s", r->dir, outside[i]));

@@ -158,6 +158,7 @@ static enum cairn_status outside_take(void *arg, const char *key, const char *pa
     json_t *o = NULL;
     int64_t size;
     size_t n;
+    int program = cairn_starts_with(key, "score.graders."); /* stays where its neighbours are */
 
     if (cairn_path_is_dir(path))
         TRY(cairn_recipe_fail(r->recipe, key, err, "%s is a directory; name the file", path));
@@ -168,7 +169,7 @@ static enum cairn_status outside_take(void *arg, const char *key, const char *pa
     o = json_pack("{s:s, s:I, s:s}", "path", path, "size", (json_int_t)size, "digest", hex);
     if (!o)
         TRY(CAIRN_NOMEM(err));
-    if (size <= COPY_MAX) {
+    if (size <= COPY_MAX && !program) {
         copy = cairn_format("files/%s", key);
         target = copy ? cairn_run_path(r, copy) : NULL;
         dir = cairn_run_path(r, "files");
@@ -199,8 +200,11 @@ static enum cairn_status outside_each(const struct cairn_recipe *recipe,
                                       struct cairn_error *err)
 {
     static const char *const lists[] = {"data.prompts", "data.eval"};
+    json_t *graders = (json_t *)cairn_recipe_get(recipe, "score.graders"); /* jansson's loop wants it so */
     enum cairn_status st = CAIRN_OK;
     char *tokenizer = NULL;
+    const char *name;
+    json_t *v;
 
     TRY(cairn_begin_tokenizer(recipe, &tokenizer, err));
     TRY(fn(arg, "model.tokenizer", tokenizer, err));
@@ -217,6 +221,14 @@ static enum cairn_status outside_each(const struct cairn_recipe *recipe,
     }
     if (cairn_recipe_has(recipe, "warm_start"))
         TRY(fn(arg, "warm_start.data", cairn_recipe_str(recipe, "warm_start.data"), err));
+    json_object_foreach(graders, name, v)
+        if (json_is_string(json_object_get(v, "program"))) {
+            char *key = cairn_format("score.graders.%s.program", name);
+
+            st = key ? fn(arg, key, json_string_value(json_object_get(v, "program")), err) : CAIRN_NOMEM(err);
+            free(key);
+            TRY(st);
+        }
 out:
     free(tokenizer);
     return st;

@@ -14,12 +14,13 @@ enum cairn_status cairn_scores_create(struct cairn_scores_table *s, int64_t n, s
     s->reward = calloc(k, sizeof *s->reward);
     s->penalty = calloc(k, sizeof *s->penalty);
     s->advantage = calloc(k, sizeof *s->advantage);
+    s->value = calloc(k, sizeof *s->value);
     s->mask = calloc(k, 1);
     s->verdict = calloc(k, 1);
     s->status = calloc(k, 1);
     s->group = calloc(k, sizeof *s->group);
     s->extracted = calloc(k, sizeof *s->extracted);
-    if (s->reward && s->penalty && s->advantage && s->mask && s->verdict && s->status && s->group && s->extracted)
+    if (s->reward && s->penalty && s->advantage && s->value && s->mask && s->verdict && s->status && s->group && s->extracted)
         return CAIRN_OK;
     cairn_scores_free(s);
     return CAIRN_NOMEM(err);
@@ -32,6 +33,7 @@ void cairn_scores_free(struct cairn_scores_table *s)
     free(s->reward);
     free(s->penalty);
     free(s->advantage);
+    free(s->value);
     free(s->mask);
     free(s->verdict);
     free(s->status);
@@ -61,7 +63,7 @@ enum cairn_status cairn_scores_write(const struct cairn_scores_table *s, int64_t
         const struct cairn_column c[] = {
             {"reward", CAIRN_F32, s->reward + begin, n},   {"penalty", CAIRN_F32, s->penalty + begin, n},
             {"advantage", CAIRN_F32, s->advantage + begin, n}, {"mask", CAIRN_U8, s->mask + begin, n},
-            {"verdict", CAIRN_U8, s->verdict + begin, n},  {"status", CAIRN_U8, s->status + begin, n},
+            {"value", CAIRN_F32, s->value + begin, n},         {"verdict", CAIRN_U8, s->verdict + begin, n},  {"status", CAIRN_U8, s->status + begin, n},
             {"group", CAIRN_I32, s->group + begin, n},     {"extracted", CAIRN_U8, cairn_str_z(&text), (int64_t)text.len},
             {"extracted_offsets", CAIRN_I64, offsets, n + 1},
         };
@@ -137,6 +139,7 @@ enum cairn_status cairn_scores_load(struct cairn_scores_table *s, struct cairn_r
         TRY(column_into(from, u, "reward", CAIRN_F32, s->reward + at, n, err));
         TRY(column_into(from, u, "penalty", CAIRN_F32, s->penalty + at, n, err));
         TRY(column_into(from, u, "advantage", CAIRN_F32, s->advantage + at, n, err));
+        TRY(column_into(from, u, "value", CAIRN_F32, s->value + at, n, err));
         TRY(column_into(from, u, "mask", CAIRN_U8, s->mask + at, n, err));
         TRY(column_into(from, u, "verdict", CAIRN_U8, s->verdict + at, n, err));
         TRY(column_into(from, u, "status", CAIRN_U8, s->status + at, n, err));

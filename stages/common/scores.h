@@ -4,8 +4,10 @@
  *   reward f32 (n)    raw reward of the verdict          penalty f32 (n)   soft over-length penalty, <= 0
  *   advantage f32 (n) by group, of reward + penalty      mask u8 (n)       1: its response tokens count in the loss
  *   verdict u8 (n)    1 right, 0 wrong                   status u8 (n)     enum cairn_verdict_status
+ *   value f32 (n)     0 to 1, how right: the verdict, unless its grader tells more finely
  *   group i32 (n)     as in the rollouts                 extracted u8, extracted_offsets i64 (n + 1): the answer that was found, UTF-8
- * content: "units", "metrics" (names of the objective's section 7).
+ * content: "units", "metrics" (names of the objective's section 7); "nondeterministic", if there are any: rollouts whose score a time-out
+ * or a crash decided, so that another attempt may score otherwise.
  */
 #ifndef CAIRN_STAGES_COMMON_SCORES_H
 #define CAIRN_STAGES_COMMON_SCORES_H
@@ -14,7 +16,7 @@
 
 struct cairn_scores_table {
     int64_t n;
-    float *reward, *penalty, *advantage;
+    float *reward, *penalty, *advantage, *value;
     uint8_t *mask, *verdict, *status;
     int32_t *group;
     char **extracted; /* (n) malloc'ed */

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/signals.h"
 #include "base/str.h"
+#include "stages/common/graders.h"
 #include "stages/common/ranks.h"
 #include "stages/common/setup.h"
 #include "world/group.h"
@@ -526,7 +527,7 @@ int cairn_stage_main(int argc, char **argv, const struct cairn_stage_def *def)
         }
     }
     if (st == CAIRN_OK && def->wants_graders)
-        st = cairn_grader_process_start(&ctx.graders, NULL, &err);
+        st = cairn_graders_start(&ctx.graders, ctx.run, &err);
     /* Who has failed by now tells the others so. */
     wo.deadline_s = ctx.run ? cairn_recipe_f64(ctx.run->recipe, "run.deadline") : 0;
     if (cairn_world_open(&ctx.world, &wo, &world_err) != CAIRN_OK) {

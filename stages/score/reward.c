@@ -15,11 +15,13 @@ enum cairn_status cairn_reward_check(const struct cairn_reward_opts *o, struct c
     return CAIRN_OK;
 }
 
-double cairn_reward_raw(const struct cairn_reward_opts *o, int match, int truncated)
+double cairn_reward_raw(const struct cairn_reward_opts *o, double value, int truncated)
 {
     if (truncated && o->truncated_zero)
         return 0.0;
-    return match ? o->right : o->wrong;
+    if (value == 0 || value == 1) /* exactly what the recipe says */
+        return value == 1 ? o->right : o->wrong;
+    return o->wrong + value * (o->right - o->wrong);
 }
 
 double cairn_reward_penalty(const struct cairn_reward_opts *o, int64_t length)

@@ -22,8 +22,8 @@ struct cairn_reward_opts {
 /* CAIRN_ERECIPE: buffer outside of [0, cap], a negative or non-finite number. */
 enum cairn_status cairn_reward_check(const struct cairn_reward_opts *opts, struct cairn_error *err);
 
-/* match: the verdict (0 or 1); truncated: finish = length. */
-double cairn_reward_raw(const struct cairn_reward_opts *opts, int match, int truncated);
+/* value: of the verdict, 0 wrong ... 1 right, in between on a straight line; truncated: finish = length. */
+double cairn_reward_raw(const struct cairn_reward_opts *opts, double value, int truncated);
 
 /* p(L) <= 0 for a response of L = length tokens: 0 up to M - b, then linear to -f at M, -f above. */
 double cairn_reward_penalty(const struct cairn_reward_opts *opts, int64_t length);

@@ -1,6 +1,7 @@
 /* score.c - grades, rewards and advantages of a set of rollouts (score.h); pure but for the grader process. */
 #include "stages/score/score.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,6 +55,7 @@ static enum cairn_status batch_grade(struct texts *x, struct cairn_scores_table 
         int64_t i = begin + k;
 
         s->verdict[i] = x->job[k].verdict.match != 0;
+        s->value[i] = (float)x->job[k].verdict.value;
         s->status[i] = (uint8_t)x->job[k].verdict.status;
         free(s->extracted[i]);
         s->extracted[i] = strdup(x->job[k].verdict.extracted);
@@ -137,7 +139,7 @@ enum cairn_status cairn_score_rewards_of(struct cairn_scores_table *s, const str
     TRY(cairn_reward_check(&ro, err));
     for (int64_t i = begin; i < end; i++) {
         int truncated = r->finish[i] == CAIRN_FINISH_LENGTH;
-        double raw = cairn_reward_raw(&ro, s->verdict[i], truncated), penalty = cairn_reward_penalty(&ro, cairn_rollout_length(r, i));
+        double raw = cairn_reward_raw(&ro, (double)s->value[i], truncated), penalty = cairn_reward_penalty(&ro, cairn_rollout_length(r, i));
 
         s->reward[i] = (float)raw;
         s->penalty[i] = (float)penalty;
@@ -195,6 +197,27 @@ static struct group_counts groups_count(const struct cairn_scores_table *s, cons
     return c;
 }
 
+/* grades/NAME: used rollouts of each status but ok, where there are any. */
+static int statuses_set(json_t *o, const struct cairn_scores_table *s, const struct cairn_rollouts *r)
+{
+    int64_t count[CAIRN_VERDICT_STATUSES] = {0};
+    int ok = 1;
+
+    for (int64_t i = 0; i < r->n; i++)
+        if (r->used[i] && s->status[i] < CAIRN_VERDICT_STATUSES)
+            count[s->status[i]]++;
+    for (int k = CAIRN_VERDICT_OK + 1; k < CAIRN_VERDICT_STATUSES; k++)
+        if (count[k]) {
+            char name[64];
+
+            snprintf(name, sizeof name, "grades/%s", cairn_verdict_status_name((enum cairn_verdict_status)k));
+            ok &= json_object_set_new(o, name, json_integer(count[k])) == 0;
+        }
+    if (!ok)
+        json_decref(o);
+    return ok;
+}
+
 json_t *cairn_score_metrics(const struct cairn_scores_table *s, const struct cairn_rollouts *r)
 {
     struct group_counts c = groups_count(s, r);
@@ -229,5 +252,5 @@ json_t *cairn_score_metrics(const struct cairn_scores_table *s, const struct cai
                   (double)capped / n, "finish/stop", (double)stopped / n, "finish/length", (double)capped / n, "finish/aborted",
                   (double)aborted / n, "rollouts", (json_int_t)used);
     free(length);
-    return o;
+    return o && statuses_set(o, s, r) ? o : NULL;
 }

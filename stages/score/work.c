@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/clock.h"
 #include "base/str.h"
 #include "stages/common/metrics.h"
@@ -154,7 +155,13 @@ static void divide(struct scoring *x)
 
 static enum cairn_status unit_take(struct scoring *x, int u, struct cairn_shard_entry *e, struct cairn_error *err)
 {
-    enum cairn_status st = cairn_unit_column(x->ctx->dir, e, u, "verdict", CAIRN_U8, unit_size(x, u), x->s.verdict + x->in.unit[u], err);
+    int64_t n = unit_size(x, u), at = x->in.unit[u];
+    enum cairn_status st = cairn_unit_column(x->ctx->dir, e, u, "verdict", CAIRN_U8, n, x->s.verdict + at, err);
+
+    if (st == CAIRN_OK)
+        st = cairn_unit_column(x->ctx->dir, e, u, "status", CAIRN_U8, n, x->s.status + at, err);
+    if (st == CAIRN_OK)
+        st = cairn_unit_column(x->ctx->dir, e, u, "value", CAIRN_F32, n, x->s.value + at, err);
 
     if (st != CAIRN_OK) {
         cairn_shard_entry_free(e);
@@ -221,7 +228,7 @@ out:
 
 /* ---- ranks and tasks ------------------------------------------------------------------------------------------------ */
 
-/* What a rank says of itself when it looks up. For each unit that it has finished since, its number and its verdicts follow. */
+/* What a rank says of itself when it looks up. For each unit that it has finished since, its number, verdicts, statuses, values follow. */
 struct report {
     int64_t idle, graded;
 };
@@ -235,6 +242,8 @@ static enum cairn_status report_make(struct scoring *x, int nothing_left, struct
         if (x->done[u] && !x->told[u]) {
             cairn_str_add(out, &u, sizeof u);
             cairn_str_add(out, x->s.verdict + x->in.unit[u], (size_t)unit_size(x, u));
+            cairn_str_add(out, x->s.status + x->in.unit[u], (size_t)unit_size(x, u));
+            cairn_str_add(out, x->s.value + x->in.unit[u], (size_t)unit_size(x, u) * sizeof *x->s.value);
             x->told[u] = 1;
         }
     return out->oom ? CAIRN_NOMEM(err) : CAIRN_OK;
@@ -242,8 +251,10 @@ static enum cairn_status report_make(struct scoring *x, int nothing_left, struct
 
 static enum cairn_status report_read(struct scoring *x, int rank, const char *p, size_t n, int *all_idle, struct cairn_error *err)
 {
+    const size_t bytes = sizeof *x->s.verdict + sizeof *x->s.status + sizeof *x->s.value;
     struct report r;
     int64_t u;
+    size_t k;
 
     if (n < sizeof r)
         return CAIRN_BUG(err, "a rank said nothing");
@@ -252,15 +263,18 @@ static enum cairn_status report_read(struct scoring *x, int rank, const char *p,
     x->graded_all += r.graded;
     if (rank == x->ctx->world->rank)
         return CAIRN_OK;
-    for (p += sizeof r, n -= sizeof r; n; p += unit_size(x, u), n -= (size_t)unit_size(x, u)) {
+    for (p += sizeof r, n -= sizeof r; n; p += k * bytes, n -= k * bytes) {
         if (n < sizeof u)
             return CAIRN_BUG(err, "half a number of a unit");
         memcpy(&u, p, sizeof u);
         p += sizeof u;
         n -= sizeof u;
-        if (u < 0 || u >= x->in.units || x->done[u] || n < (size_t)unit_size(x, u))
+        if (u < 0 || u >= x->in.units || x->done[u] || n < (size_t)unit_size(x, u) * bytes)
             return CAIRN_BUG(err, "news of a unit that is known or none");
-        memcpy(x->s.verdict + x->in.unit[u], p, (size_t)unit_size(x, u));
+        k = (size_t)unit_size(x, u);
+        memcpy(x->s.verdict + x->in.unit[u], p, k);
+        memcpy(x->s.status + x->in.unit[u], p + k, k);
+        memcpy(x->s.value + x->in.unit[u], p + 2 * k, k * sizeof *x->s.value);
         x->done[u] = x->told[u] = 1;
     }
     return CAIRN_OK;
@@ -416,11 +430,19 @@ static enum cairn_status content_set(struct scoring *x, struct cairn_error *err)
     struct cairn_manifest *m = x->ctx->manifest;
     enum cairn_status st = CAIRN_OK;
     json_t *metrics = NULL;
+    json_int_t by_time = 0;
 
     TRY(cairn_score_rewards(&x->s, &x->in.rollouts, &x->o, err));
     metrics = cairn_score_metrics(&x->s, &x->in.rollouts);
     if (!metrics || json_object_set(m->content, "metrics", metrics) || json_object_set_new(m->content, "units", json_integer(x->in.units)))
         TRY(CAIRN_NOMEM(err));
+    for (int64_t i = 0; i < x->in.rollouts.n; i++)
+        by_time += x->s.status[i] == CAIRN_VERDICT_TIMEOUT || x->s.status[i] == CAIRN_VERDICT_CRASHED;
+    if (by_time && json_object_set_new(m->content, "nondeterministic", json_integer(by_time)))
+        TRY(CAIRN_NOMEM(err));
+    if (by_time)
+        cairn_warn("%lld rollouts have no verdict because their grader crashed or took too long: this step's scores may come out otherwise next time",
+                   (long long)by_time);
     if (x->adopted && json_object_set_new(m->info, "adopted", json_integer(x->adopted)))
         TRY(CAIRN_NOMEM(err));
 out:

@@ -71,6 +71,7 @@ static void test_raw(void **state)
     (void)state;
     assert_true(cairn_reward_raw(&opts, 1, 0) == 1);
     assert_true(cairn_reward_raw(&opts, 0, 0) == -1);
+    assert_true(cairn_reward_raw(&opts, 0.75, 0) == 0.5); /* a grader that tells more finely */
     assert_true(cairn_reward_raw(&opts, 1, 1) == 1); /* truncated: graded like any other */
     opts.truncated_zero = 1;
     assert_true(cairn_reward_raw(&opts, 1, 1) == 0);

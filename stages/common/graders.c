@@ -1,0 +1,77 @@
+/* graders.c - see graders.h. */
+#include "stages/common/graders.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "grade/define.h"
+
+static enum cairn_status define_one(const struct cairn_recipe *r, const char *name, const json_t *v, struct cairn_error *err)
+{
+    const json_t *arguments = json_object_get(v, "arguments");
+    const char **argument = calloc(json_array_size(arguments) + 1, sizeof *argument);
+    struct cairn_grader_def d = {.name = name,
+                                 .kind = json_string_value(json_object_get(v, "kind")),
+                                 .take = json_string_value(json_object_get(v, "take")),
+                                 .any_case = json_is_true(json_object_get(v, "any_case")),
+                                 .pattern = json_string_value(json_object_get(v, "pattern")),
+                                 .program = json_string_value(json_object_get(v, "program")),
+                                 .interpreter = json_string_value(json_object_get(v, "interpreter")),
+                                 .argument = argument,
+                                 .arguments = (int)json_array_size(arguments),
+                                 .time_s = json_number_value(json_object_get(v, "time")),
+                                 .retries = (int)json_integer_value(json_object_get(v, "retries")),
+                                 .memory_bytes = (int64_t)(json_number_value(json_object_get(v, "memory")) * (double)(1 << 30)),
+                                 .processes = (int)json_integer_value(json_object_get(v, "processes"))};
+    struct cairn_error mine;
+    enum cairn_status st = CAIRN_OK;
+
+    if (!argument)
+        return CAIRN_NOMEM(err);
+    for (int i = 0; i < d.arguments; i++)
+        argument[i] = json_string_value(json_array_get(arguments, (size_t)i));
+    if (cairn_grader_define(&d, &mine) != CAIRN_OK) {
+        char path[300];
+
+        snprintf(path, sizeof path, "score.graders.%.250s", name);
+        st = mine.code == CAIRN_ERECIPE ? cairn_recipe_fail(r, path, err, "%s", mine.text) : cairn_fail(err, mine.code, "%s", mine.text);
+    }
+    free(argument);
+    return st;
+}
+
+enum cairn_status cairn_graders_define(const struct cairn_recipe *r, struct cairn_error *err)
+{
+    json_t *all = (json_t *)cairn_recipe_get(r, "score.graders"); /* jansson walks objects through pointers that are not const */
+    enum cairn_status st = CAIRN_OK;
+    const char *name;
+    json_t *v;
+
+    cairn_graders_forget();
+    json_object_foreach(all, name, v)
+        TRY(define_one(r, name, v, err));
+out:
+    return st;
+}
+
+enum cairn_status cairn_graders_start(struct cairn_grader_process **out, const struct cairn_run *run, struct cairn_error *err)
+{
+    json_t *all = (json_t *)cairn_recipe_get(run->recipe, "score.graders");
+    enum cairn_status st = CAIRN_OK;
+    const char *name;
+    json_t *v;
+
+    json_object_foreach(all, name, v)
+        if (json_is_string(json_object_get(v, "program"))) {
+            char key[300], *path = NULL;
+
+            snprintf(key, sizeof key, "score.graders.%.250s.program", name);
+            TRY(cairn_run_outside(run, key, &path, err));
+            free(path);
+        }
+    TRY(cairn_graders_define(run->recipe, err));
+    TRY(cairn_grader_process_start(out, NULL, err));
+out:
+    return st;
+}

@@ -1,0 +1,97 @@
+# Graders that a recipe defines: the examples that are shipped, and a run that is scored by a program with moods.
+load lib
+
+graders=recipes/graders/graders.yaml
+
+grade() { # grader, then one {"gold","response"} line
+    printf '%s\n' "$2" | "$cairn" grade --recipe "$BATS_TEST_DIRNAME/../$graders" --grader "$1" --jsonl /dev/stdin 2>"$BATS_TEST_TMPDIR/err"
+}
+
+# A program that reads and writes by the rules, in sed: right is what holds the gold answer; "slow" in its own name makes it sleep.
+program() {
+    cat >"$BATS_TEST_TMPDIR/$1" <<'P'
+#!/bin/sh
+while IFS= read -r line; do
+    case $0 in *slow*) sleep 60 ;; esac
+    printf '%s\n' "$line" | sed 's/^{"id":\([0-9]*\),"gold":"\([^"]*\)","response":"\(.*\)"}$/\1 \2 \3/' | {
+        read -r id gold rest
+        case $rest in *"$gold"*) score=1 ;; *) score=0.25 ;; esac
+        printf '{"id":%s,"score":%s}\n' "$id" "$score"
+    }
+done
+P
+    chmod +x "$BATS_TEST_TMPDIR/$1"
+}
+
+recipe() { # program, time
+    cat >"$BATS_TEST_TMPDIR/recipe.yaml" <<R
+inherit: $BATS_TEST_DIRNAME/fixtures/micro.yaml
+run: {steps: 1, eval_every: 0}
+warm_start: null
+score: {grader: mine, graders: {mine: {kind: command, program: $1, time: $2, retries: 0}}}
+rollout: {prompts: 2, samples: 2}
+train: {updates_per_step: 1}
+R
+}
+
+@test "the shipped examples of graders do what they say" {
+    is 0 grade last_line '{"gold":"42","response":"#### 7\n#### 42"}'
+    says '"match":true'
+    is 0 grade whole '{"gold":"Yes","response":" yes\n"}'
+    says '"match":true'
+    ${CC:-cc} -shared -fPIC -I "$BATS_TEST_DIRNAME/../runtime/grade" "$BATS_TEST_DIRNAME/../recipes/graders/words.c" -o "$BATS_TEST_TMPDIR/words.so"
+    sed "s|words.so}|$BATS_TEST_TMPDIR/words.so}|" "$BATS_TEST_DIRNAME/../$graders" >"$BATS_TEST_TMPDIR/graders.yaml"
+    is 0 "$cairn" grade --recipe "$BATS_TEST_TMPDIR/graders.yaml" --grader words --jsonl /dev/stdin <<<'{"gold":"red green","response":"a green one"}'
+    says '"score":0.5'
+    says '1 of 2 words'
+    command -v python3 >/dev/null || skip "no python3 here for the example code.py"
+    is 0 grade code '{"gold":"assert f(3) == 9","response":"So:\n```python\ndef f(x):\n    return x * x\n```"}'
+    says '"match":true'
+    is 0 grade code '{"gold":"assert f(3) == 9","response":"```\nimport os\nos._exit(3)\n```"}'
+    says '"status":"crashed"'
+    says 'ended with code 3'
+}
+
+@test "a recipe's own graders are checked before anything begins" {
+    program moody
+    recipe "$BATS_TEST_TMPDIR/moody" 10
+    for wrong in "score.graders.mine.kind=poem" "score.graders.mine.kind=regex" "score.graders.mine.program=$BATS_TEST_TMPDIR/nobody" "score.grader=yours" \
+        "score.graders.mine.tme=3"; do
+        is 78 "$cairn" init "$BATS_TEST_TMPDIR/recipe.yaml" --run "$BATS_TEST_TMPDIR/r" "$wrong"
+    done
+    [ ! -e "$BATS_TEST_TMPDIR/r/recipe.yaml" ]
+    chmod -x "$BATS_TEST_TMPDIR/moody"
+    is 78 "$cairn" init "$BATS_TEST_TMPDIR/recipe.yaml" --run "$BATS_TEST_TMPDIR/r"
+    says "cannot be executed"
+}
+
+@test "a run is scored by a program; its values are rewards; a changed program is refused" {
+    program moody
+    recipe "$BATS_TEST_TMPDIR/moody" 20
+    is 0 "$cairn" run "$BATS_TEST_TMPDIR/recipe.yaml" --run "$BATS_TEST_TMPDIR/r"
+    is 0 "$cairn" inspect "$BATS_TEST_TMPDIR/r/step/000001/rollout" --rollout 0
+    says "reward 0.25"
+    is 0 "$cairn" digest "$BATS_TEST_TMPDIR/r"
+    ! grep -q nondeterministic <<<"$output"
+    echo "# moods" >>"$BATS_TEST_TMPDIR/moody"
+    is 65 "$cairn" run "$BATS_TEST_TMPDIR/r" --run "$BATS_TEST_TMPDIR/r" run.steps=2
+    says "moody changed since the run was made"
+}
+
+@test "what a time-out decided is on the record, and the run goes on" {
+    program slow
+    recipe "$BATS_TEST_TMPDIR/slow" 0.2
+    is 0 "$cairn" run "$BATS_TEST_TMPDIR/recipe.yaml" --run "$BATS_TEST_TMPDIR/r"
+    says "because their grader crashed or took too long"
+    is 0 "$cairn" digest "$BATS_TEST_TMPDIR/r"
+    grep -q "^1 score [0-9a-f]* nondeterministic$" <<<"$output"
+    grep -q '"grades/timeout":4' "$BATS_TEST_TMPDIR"/r/log/*.jsonl
+    ! pgrep -f "$BATS_TEST_TMPDIR/slow"
+}
+
+@test "where nobody may make namespaces a grader runs all the same, with a warning" {
+    unshare -Ur true 2>/dev/null || skip "no user namespaces here, so it is the other tests that show this"
+    run unshare -Ur sh -c 'echo 0 >/proc/sys/user/max_user_namespaces && exec "$@"' sh "$build/tests/foreign_test"
+    [ "$status" = 0 ] || { echo "$output"; return 1; }
+    says "WARNING: grader unruly: namespaces cannot be had here"
+}
