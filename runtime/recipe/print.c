@@ -100,6 +100,8 @@ static void put_keys(struct cairn_str *out, const char *path, int in, int commen
             cairn_scalar_put_flow(out, def);
             out->oom |= !def;
             json_decref(def);
+        } else if (k->type == CAIRN_KEY_WORD) { /* the first of its words */
+            cairn_str_printf(out, "%.*s", (int)strcspn(k->words, "|"), k->words);
         } else {
             cairn_str_puts(out, k->type == CAIRN_KEY_PATH ? "FILE" : "NAME");
         }
