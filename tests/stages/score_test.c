@@ -36,9 +36,10 @@ static void reward(struct cairn_scores_table *s, const struct cairn_rollouts *r,
 
     OK(lab_recipe_load(&recipe, l, override, err));
     OK(cairn_scores_create(s, r->n, err));
-    for (int64_t i = 0; i < r->n; i++)
+    for (int64_t i = 0; i < r->n; i++) {
         s->verdict[i] = (uint8_t)verdict[i];
         s->value[i] = (float)verdict[i];
+    }
     OK(cairn_score_rewards(s, r, &(struct cairn_score_opts){.recipe = recipe, .cap = cap}, err));
     cairn_recipe_free(recipe);
 }
