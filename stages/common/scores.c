@@ -139,10 +139,13 @@ enum cairn_status cairn_scores_load(struct cairn_scores_table *s, struct cairn_r
         TRY(column_into(from, u, "reward", CAIRN_F32, s->reward + at, n, err));
         TRY(column_into(from, u, "penalty", CAIRN_F32, s->penalty + at, n, err));
         TRY(column_into(from, u, "advantage", CAIRN_F32, s->advantage + at, n, err));
-        TRY(column_into(from, u, "value", CAIRN_F32, s->value + at, n, err));
         TRY(column_into(from, u, "mask", CAIRN_U8, s->mask + at, n, err));
         TRY(column_into(from, u, "verdict", CAIRN_U8, s->verdict + at, n, err));
         TRY(column_into(from, u, "status", CAIRN_U8, s->status + at, n, err));
+        for (int64_t i = at; i < at + n; i++)
+            s->value[i] = s->verdict[i]; /* of scores that were made before there was another */
+        if (cairn_unit_has(from, u, "value"))
+            TRY(column_into(from, u, "value", CAIRN_F32, s->value + at, n, err));
         TRY(column_into(from, u, "group", CAIRN_I32, s->group + at, n, err));
         if (extracted)
             TRY(extracted_into(from, u, s->extracted + at, n, err));

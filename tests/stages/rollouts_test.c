@@ -323,6 +323,7 @@ static void test_scores(void **state)
         s.advantage[i] = 1.0f / (float)(i + 1);
         s.mask[i] = (uint8_t)(i % 3 != 0);
         s.verdict[i] = (uint8_t)(i % 2);
+        s.value[i] = 1.0f / (float)(i + 2);
         s.status[i] = (uint8_t)(i % 4);
         s.group[i] = i / 2;
         if (answers[i % 6])
@@ -344,6 +345,7 @@ static void test_scores(void **state)
         assert_memory_equal(back.advantage, s.advantage, 11 * sizeof *s.advantage);
         assert_memory_equal(back.mask, s.mask, 11);
         assert_memory_equal(back.verdict, s.verdict, 11);
+        assert_memory_equal(back.value, s.value, 11 * sizeof *s.value);
         assert_memory_equal(back.status, s.status, 11);
         assert_memory_equal(back.group, s.group, 11 * sizeof *s.group);
         for (int i = 0; i < 11; i++)
@@ -398,7 +400,7 @@ static void test_scores_damage(void **state)
         if (row[i].word)
             FAILS(CAIRN_EDATA, row[i].word, cairn_scores_load(&s, reader, 1, err));
         else
-            OK(cairn_scores_load(&s, reader, 1, err));
+            OK(cairn_scores_load(&s, reader, 1, err)); /* these have no value column: the verdict is it */
         cairn_scores_free(&s);
         cairn_reader_close(reader);
     }
