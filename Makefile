@@ -133,7 +133,7 @@ BATS     := $(wildcard tests/*.bats)
 test_room = $(if $(filter tests/runtime/%,$(1)),$(word 3,$(subst /, ,$(1))),$(if $(filter tests/kernels/% tests/conformance/%,$(1)),kernels,$(if $(filter tests/ckpt/%,$(1)),ckpt,all)))
 
 .DEFAULT_GOAL := all
-.PHONY: all always check-needed demo test test-quick test-programs test-faults test-slurm devcluster bench bench-demo lint format info clean help bootstrap
+.PHONY: all always check-needed demo test test-quick test-programs test-faults test-slurm devcluster fuzz-grade bench bench-demo lint format info clean help bootstrap
 
 all: check-needed $(PROGRAMS) $(BACKENDS)
 
@@ -210,7 +210,7 @@ $(B)/lib/cairn-pmix.so: runtime/world/pmix.c $(B)/lib/libcairn_base.a
 define test_rule
 $(B)/tests/$(basename $(notdir $(1))): $(1:%.c=$(B)/obj/%.o) $(call lib,$(LINK_$(2)))
 	@mkdir -p $$(@D)
-	$$(CC) $$(LDFLAGS) $$< $(call lib,$(LINK_$(2))) -o $$@ $(call sys,$(LINK_$(2))) -lcmocka
+	$$(CC) $$(LDFLAGS) $$(filter %.o,$$^) $(call lib,$(LINK_$(2))) -o $$@ $(call sys,$(LINK_$(2))) -lcmocka
 endef
 $(foreach t,$(TEST_SRC),$(eval $(call test_rule,$(t),$(call test_room,$(t)))))
 
@@ -254,6 +254,17 @@ $(B)/tests/products $(B)/tests/bench_products: $(B)/tests/%: tests/gpu/%.c $(CUD
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MF $(B)/obj/$*.d -isystem $(CUDA_HOME)/include $^ $(LDFLAGS) -o $@ -L$(CUDA_LIB) -lcudart_static \
 		-lstdc++ $(SYS_base) -lrt
+
+# Fuzz targets: for make test beside fuzz_test.c, and by libFuzzer under sanitizers (make fuzz-grade FUZZ_SECONDS=1800).
+FUZZ_TARGETS := extract equal
+FUZZ_SECONDS ?= 60
+FUZZ_JOBS    ?= 1
+$(B)/tests/fuzz_test: $(FUZZ_TARGETS:%=$(B)/obj/tests/fuzz/%.o)
+$(FUZZ_TARGETS:%=$(B)/obj/tests/fuzz/%.o) $(B)/obj/tests/runtime/grade/fuzz_test.o: CPPFLAGS += -Itests
+$(FUZZ_TARGETS:%=$(B)/fuzz/%): $(B)/fuzz/%: tests/fuzz/%.c tests/fuzz/fuzz.h $(SRC_grade) $(SRC_base)
+	@mkdir -p $(@D)
+	clang $(STD) -D_GNU_SOURCE -DLIBFUZZER -O1 -g -I. -Iruntime -Itests -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
+		-Wno-psabi -pthread -DCAIRN_VERSION='"fuzz"' $(CF_grade) $(call pc_cflags,jansson libxxhash) $(filter %.c,$^) -o $@ $(SYS_grade) $(SYS_base)
 
 # Programs that tests/slurm starts under srun.
 $(B)/tests/pmi_hello: $(B)/obj/tests/slurm/pmi_hello.o $(call lib,$(LINK_world))
@@ -341,6 +352,14 @@ devcluster:
 	@echo "try: sinfo; cairn submit recipes/tiny.yaml --run /tmp/tiny; cairn status /tmp/tiny --watch; exit takes the cluster down"
 	@PATH="$(abspath $(B))/bin:$$PATH" tools/devcluster run $${SHELL:-bash}
 
+fuzz-grade: bootstrap
+	@command -v clang >/dev/null || { echo "make fuzz-grade needs clang with libFuzzer (Debian: clang libclang-rt-14-dev)" >&2; exit 1; }
+	@$(SUB) --silent $(FUZZ_TARGETS:%=$(B)/fuzz/%) $(B)/tests/fuzz_test
+	@set -e; for t in $(FUZZ_TARGETS); do mkdir -p $(B)/fuzz/seeds/$$t $(B)/fuzz/corpus/$$t; done; $(B)/tests/fuzz_test --seeds $(B)/fuzz/seeds
+	@set -e; for t in $(FUZZ_TARGETS); do echo "fuzz $$t: $(FUZZ_SECONDS) s in $(FUZZ_JOBS) processes; what fails is kept as $(B)/fuzz/$$t-*"; \
+		$(B)/fuzz/$$t $(B)/fuzz/corpus/$$t $(B)/fuzz/seeds/$$t -max_total_time=$(FUZZ_SECONDS) -fork=$(FUZZ_JOBS) -timeout=10 -rss_limit_mb=2048 \
+			-max_len=4096 -print_final_stats=1 -artifact_prefix=$(B)/fuzz/$$t-; done
+
 bench: bootstrap
 	@$(SUB) --silent all
 	$(B)/bin/cairn bench
@@ -360,6 +379,7 @@ help:
 	@echo "make test-faults every file operation fails, kills at random moments, races, flipped bits; the commit protocol's model (an hour; goes on after a kill)"
 	@echo "make test-slurm  runs as Slurm jobs under fire, on a cluster of four nodes made for it (needs root)"
 	@echo "make devcluster  a shell on a Slurm cluster of four nodes on this machine (needs root)"
+	@echo "make fuzz-grade  feed the graders what nobody would write; FUZZ_SECONDS=60 FUZZ_JOBS=1"
 	@echo "make bench       measure this machine and this build"
 	@echo "make bench-demo  the demo with three seeds, and the means"
 	@echo "make lint        shellcheck, and clang's warnings as errors"
