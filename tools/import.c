@@ -80,32 +80,39 @@ out:
     return st;
 }
 
+static const char *arch_name(const struct cairn_model_config *c)
+{
+    return c->arch == CAIRN_ARCH_GLM5_NEXT ? "glm5_next" : "glm_moe_dsa";
+}
+
 static enum cairn_status tell_model(const struct args *a, const struct cairn_hf *h, int64_t ids, const char *status, struct cairn_error *err)
 {
     const struct cairn_model_config *c = &h->config;
     int64_t own = h->table.elements, biases = 0;
 
     for (int i = 0; i < h->table.count; i++)
-        if (h->table.param[i].keep_f32)
+        if (h->table.param[i].keep_f32 && h->table.param[i].frozen)
             biases += cairn_param_count(&h->table.param[i]);
     if (a->json)
         return cairn_cli_json(
-            json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:s?, s:s}", "model", a->dir, "architecture",
-                      "glm_moe_dsa", "kind", "base", "layers", c->layers, "tensors", (json_int_t)h->tensors, "elements", (json_int_t)h->elements,
+            json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:s?, s:s}", "model", a->dir,
+                      "architecture", arch_name(c), "kind", "base", "layers", c->layers, "tensors", (json_int_t)h->tensors, "elements", (json_int_t)h->elements,
                       "bytes", (json_int_t)h->bytes, "parameters", (json_int_t)(own - biases), "selection_biases", (json_int_t)biases,
-                      "mtp_tensors", (json_int_t)h->mtp_tensors, "mtp_elements", (json_int_t)h->mtp_elements, "passed_through",
+                      "mtp_tensors", (json_int_t)h->mtp_tensors, "mtp_elements", (json_int_t)h->mtp_elements, "vision_tensors",
+                      (json_int_t)h->vision_tensors, "vision_elements", (json_int_t)h->vision_elements, "passed_through",
                       (json_int_t)h->npassed, "fp8_tensors", (json_int_t)h->fp8_tensors, "tokenizer_ids", (json_int_t)ids, "vocab_size",
                       (int)c->vocab, "out", a->out, "status", status),
             err);
-    printf("%s: glm_moe_dsa, %d layers, %lld parameters and %lld selection biases\n", a->dir, c->layers, (long long)(own - biases),
+    printf("%s: %s, %d layers, %lld parameters and %lld selection biases\n", a->dir, arch_name(c), c->layers, (long long)(own - biases),
            (long long)biases);
     printf("  %lld tensors, %lld elements, %lld bytes in %d file%s\n", (long long)h->tensors, (long long)h->elements, (long long)h->bytes,
            cairn_st_files(h->st), cairn_st_files(h->st) == 1 ? "" : "s");
     if (h->fp8_tensors)
         printf("  %lld block-FP8 tensors, kept as BF16\n", (long long)h->fp8_tensors);
     if (h->npassed)
-        printf("  %d tensors pass through%s (%lld of them MTP, %lld elements)\n", h->npassed,
-               a->self_contained ? ", copied" : " and stay where they are", (long long)h->mtp_tensors, (long long)h->mtp_elements);
+        printf("  %d tensors pass through%s (%lld of them MTP, %lld elements; %lld vision, %lld elements)\n", h->npassed,
+               a->self_contained ? ", copied" : " and stay where they are", (long long)h->mtp_tensors, (long long)h->mtp_elements,
+               (long long)h->vision_tensors, (long long)h->vision_elements);
     if (ids)
         printf("  tokenizer with %lld ids for %lld embedding rows\n", (long long)ids, (long long)c->vocab);
     else
@@ -128,8 +135,8 @@ static enum cairn_status import_model(const struct args *a, struct cairn_error *
         TRY(cairn_fail(err, CAIRN_EDATA, "%s: tokenizer.json has %lld ids, but the embedding has %lld rows (\"vocab_size\" in config.json)", a->dir,
                        (long long)o.tokenizer_ids, (long long)h->config.vocab));
     if (h->bias_not_f32)
-        cairn_warn("%s: %d selection biases (e_score_correction_bias) are not fp32: routing may differ from the model's own", a->dir,
-                   h->bias_not_f32);
+        cairn_warn("%s: %d tensors that the model keeps in fp32 (selection biases, ...) are narrower: routing may differ from the model's own",
+                   a->dir, h->bias_not_f32);
     if (!a->dry)
         TRY(cairn_base_import(a->out, h, &o, &existed, err));
     TRY(tell_model(a, h, o.tokenizer_ids, a->dry ? "dry run" : existed ? "it is there already, from the same source" : "imported", err));

@@ -90,7 +90,7 @@ static int module_of(const struct cairn_param *p, char *out, size_t n)
 
 static int is_expert(const struct cairn_param *p)
 {
-    return p->ndim == 3;
+    return p->experts;
 }
 
 static int is_experts_gate(const struct cairn_param *p)
@@ -111,7 +111,7 @@ static enum cairn_status add_half(struct cairn_param_table *t, const struct cair
 {
     char name[256];
     int e = is_expert(p);
-    struct cairn_param q = {.name = name, .layer = p->layer, .ndim = p->ndim, .ep = p->ep, .decay = 1};
+    struct cairn_param q = {.name = name, .layer = p->layer, .ndim = p->ndim, .experts = p->experts, .ep = p->ep, .decay = 1};
     int by_output = p->tp == (e ? CAIRN_CUT_DIM1 : CAIRN_CUT_DIM0), by_input = p->tp == (e ? CAIRN_CUT_DIM2 : CAIRN_CUT_DIM1);
 
     snprintf(name, sizeof(name), "%s.lora_%c.weight", module, half);
@@ -249,6 +249,7 @@ static int names_it(const char *target, const char *module)
 /* Marks in chosen[base->count] what target means. */
 static enum cairn_status choose(const struct cairn_param_table *base, const char *target, uint8_t *chosen, struct cairn_error *err)
 {
+    const char *more = "";
     int hits = 0;
 
     for (int i = 0; i < base->count; i++) {
@@ -267,10 +268,13 @@ static enum cairn_status choose(const struct cairn_param_table *base, const char
             hits++;
         }
     }
+    for (int i = 0; i < base->count; i++)
+        if (strstr(base->param[i].name, ".f_a_proj."))
+            more = ", in KDA layers q_proj, k_proj, v_proj, f_a_proj, f_b_proj, b_proj, g_a_proj, g_b_proj";
     if (!hits)
         return cairn_fail(err, CAIRN_ERECIPE,
                           "adapter target \"%.100s\" matches no layer; there are q_a_proj, q_b_proj, kv_a_proj_with_mqa, kv_b_proj, "
-                          "o_proj, gate_proj, up_proj, down_proj, experts, shared_experts, all-linear", target);
+                          "o_proj, gate_proj, up_proj, down_proj, experts, shared_experts, all-linear%s", target, more);
     return CAIRN_OK;
 }
 

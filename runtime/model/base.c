@@ -197,7 +197,7 @@ static enum cairn_status param_digest(struct cairn_hf *h, int i, struct cairn_di
 
     if (!x)
         TRY(CAIRN_NOMEM(err));
-    if (p->ndim == 3 && cairn_expert_name(p->name, -1, each, sizeof(each)))
+    if (p->experts && cairn_expert_name(p->name, -1, each, sizeof(each)))
         s.each = each;
     TRY(cairn_hf_read(h, i, 0, p->dim[0], dtype, x, err));
     TRY(cairn_tensor_digest(&s, x, out, err));

@@ -13,84 +13,9 @@
 
 #include "base/file.h"
 #include "base/str.h"
+#include "model/config_keys.h"
 
-#define SUPPORTED "glm_moe_dsa (GLM-5, 5.1, 5.2, 5.3)"
-#define MAX_DIM (INT64_C(1) << 20) /* any width; keeps products of three below 2^62 */
-
-static const json_t *find(const json_t *o, const char *key)
-{
-    const json_t *v = json_object_get(o, key);
-
-    return v && !json_is_null(v) ? v : NULL; /* null means absent in every published configuration */
-}
-
-static enum cairn_status int_or(const json_t *o, const char *key, int64_t min, int64_t max, int64_t def, int64_t *out,
-                                const char *where, struct cairn_error *err)
-{
-    if (!find(o, key)) {
-        *out = def;
-        return CAIRN_OK;
-    }
-    return cairn_json_i64(o, key, min, max, out, where, err);
-}
-
-static enum cairn_status int32_need(const json_t *o, const char *key, int64_t min, int64_t max, int *out, const char *where,
-                                    struct cairn_error *err)
-{
-    int64_t v = 0;
-    enum cairn_status st = cairn_json_i64(o, key, min, max, &v, where, err);
-
-    if (st == CAIRN_OK)
-        *out = (int)v;
-    return st;
-}
-
-static enum cairn_status float_or(const json_t *o, const char *key, double def, float *out, const char *where,
-                                  struct cairn_error *err)
-{
-    double v = def;
-    enum cairn_status st = find(o, key) ? cairn_json_f64(o, key, &v, where, err) : CAIRN_OK;
-
-    if (st == CAIRN_OK && (!isfinite(v) || !(v > 0) || !isfinite((float)v) || (float)v == 0))
-        st = cairn_fail(err, CAIRN_EDATA, "%s: key \"%s\": %g is not a positive number", where, key, v);
-    if (st == CAIRN_OK)
-        *out = (float)v;
-    return st;
-}
-
-static enum cairn_status bool_or(const json_t *o, const char *key, int def, int *out, const char *where, struct cairn_error *err)
-{
-    if (!find(o, key)) {
-        *out = def;
-        return CAIRN_OK;
-    }
-    return cairn_json_bool(o, key, out, where, err);
-}
-
-/* The key, if it is there, must be this string. */
-static enum cairn_status only_string(const json_t *o, const char *key, const char *value, const char *where, struct cairn_error *err)
-{
-    const char *s = NULL;
-    enum cairn_status st;
-
-    if (!find(o, key))
-        return CAIRN_OK;
-    st = cairn_json_string(o, key, &s, where, err);
-    if (st == CAIRN_OK && strcmp(s, value) != 0)
-        st = cairn_fail(err, CAIRN_EDATA, "%s: key \"%s\": \"%.64s\" is not supported, only \"%s\" is", where, key, s, value);
-    return st;
-}
-
-static enum cairn_status only_bool(const json_t *o, const char *key, int value, const char *where, struct cairn_error *err)
-{
-    int v = value;
-    enum cairn_status st = bool_or(o, key, value, &v, where, err);
-
-    if (st == CAIRN_OK && v != value)
-        st = cairn_fail(err, CAIRN_EDATA, "%s: key \"%s\": %s is not supported, only %s is", where, key, v ? "true" : "false",
-                        value ? "true" : "false");
-    return st;
-}
+#define SUPPORTED "glm_moe_dsa (GLM-5, 5.1, 5.2, 5.3) and glm5_next (GLM-5.3-Flash)"
 
 static enum cairn_status read_arch(struct cairn_model_config *c, const json_t *o, const char *where, struct cairn_error *err)
 {
@@ -100,10 +25,11 @@ static enum cairn_status read_arch(struct cairn_model_config *c, const json_t *o
     if (!type)
         return cairn_fail(err, CAIRN_EDATA, "%s: key \"model_type\" is missing: this is no model configuration; supported: %s", where,
                           SUPPORTED);
-    if (strcmp(type, "glm_moe_dsa") != 0)
+    if (!strcmp(type, "glm5_next") || !strcmp(type, "glm5_next_text"))
+        c->arch = CAIRN_ARCH_GLM5_NEXT;
+    else if (strcmp(type, "glm_moe_dsa") != 0)
         return cairn_fail(err, CAIRN_EDATA, "%s: architecture \"%.64s\" (%.64s) is not supported; supported: %s", where, type,
                           cls ? cls : "no class given", SUPPORTED);
-    c->arch = CAIRN_ARCH_GLM_MOE_DSA;
     return CAIRN_OK;
 }
 
@@ -115,18 +41,18 @@ static enum cairn_status read_rope(struct cairn_model_config *c, const json_t *o
     int found = 0;
 
     for (int i = 0; i < 3; i++) {
-        const json_t *box = boxes[i] ? find(o, boxes[i]) : o;
+        const json_t *box = boxes[i] ? cairn_key_find(o, boxes[i]) : o;
 
         if (!box)
             continue;
         if (!json_is_object(box))
             return cairn_fail(err, CAIRN_EDATA, "%s: key \"%s\": expected an object", where, boxes[i]);
         if (boxes[i]) { /* both spellings of the type's key are in use */
-            TRY(only_string(box, "rope_type", "default", where, err));
-            TRY(only_string(box, "type", "default", where, err));
+            TRY(cairn_key_only_string(box, "rope_type", "default", where, err));
+            TRY(cairn_key_only_string(box, "type", "default", where, err));
         }
-        if (!found && find(box, "rope_theta")) {
-            TRY(float_or(box, "rope_theta", 0, &c->rope_theta, where, err));
+        if (!found && cairn_key_find(box, "rope_theta")) {
+            TRY(cairn_key_float_or(box, "rope_theta", 0, &c->rope_theta, where, err));
             found = 1;
         }
     }
@@ -136,49 +62,21 @@ out:
     return st;
 }
 
-/* A list of one word a layer; entries for MTP layers may follow. *list = NULL when the key is absent. */
-static enum cairn_status layer_list(const struct cairn_model_config *c, const json_t *o, const char *key, const json_t **list,
-                                    const char *where, struct cairn_error *err)
-{
-    const json_t *v = find(o, key);
-
-    *list = NULL;
-    if (!v)
-        return CAIRN_OK;
-    if (!json_is_array(v))
-        return cairn_fail(err, CAIRN_EDATA, "%s: key \"%s\": expected a list", where, key);
-    if (json_array_size(v) != (size_t)c->layers && json_array_size(v) != (size_t)c->layers + (size_t)c->nextn)
-        return cairn_fail(err, CAIRN_EDATA, "%s: key \"%s\" has %zu entries, \"num_hidden_layers\" is %d", where, key,
-                          json_array_size(v), c->layers);
-    *list = v;
-    return CAIRN_OK;
-}
-
-static enum cairn_status layer_word(const json_t *list, int i, const char *key, const char *yes, const char *no, uint8_t *out,
-                                    const char *where, struct cairn_error *err)
-{
-    const char *s = json_string_value(json_array_get(list, (size_t)i));
-
-    if (!s || (strcmp(s, yes) != 0 && strcmp(s, no) != 0))
-        return cairn_fail(err, CAIRN_EDATA, "%s: key \"%s\", entry %d: expected \"%s\" or \"%s\"", where, key, i, yes, no);
-    *out = strcmp(s, yes) == 0;
-    return CAIRN_OK;
-}
-
 static enum cairn_status read_dense(struct cairn_model_config *c, const json_t *o, const char *where, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     const json_t *list;
-    int64_t first = 0, freq = 1;
+    int64_t first = 3, freq = 1;
 
-    TRY(layer_list(c, o, "mlp_layer_types", &list, where, err));
+    TRY(cairn_key_layer_list(c, o, "mlp_layer_types", &list, where, err));
     if (list) {
         for (int i = 0; i < c->layers; i++)
-            TRY(layer_word(list, i, "mlp_layer_types", "dense", "sparse", &c->dense[i], where, err));
+            TRY(cairn_key_layer_word(list, i, "mlp_layer_types", "dense", "sparse", &c->dense[i], where, err));
         goto out;
     }
-    TRY(cairn_json_i64(o, "first_k_dense_replace", 0, CAIRN_MAX_LAYERS, &first, where, err));
-    TRY(int_or(o, "moe_layer_freq", 1, 1, 1, &freq, where, err));
+    if (c->arch == CAIRN_ARCH_GLM_MOE_DSA || cairn_key_find(o, "first_k_dense_replace")) /* glm5_next has a default, 3 */
+        TRY(cairn_json_i64(o, "first_k_dense_replace", 0, CAIRN_MAX_LAYERS, &first, where, err));
+    TRY(cairn_key_int_or(o, "moe_layer_freq", 1, 1, 1, &freq, where, err));
     for (int i = 0; i < c->layers; i++)
         c->dense[i] = i < first;
 out:
@@ -192,11 +90,11 @@ static enum cairn_status read_indexer(struct cairn_model_config *c, const json_t
     const json_t *list;
     int64_t freq = 1, offset = 1;
 
-    TRY(layer_list(c, o, "indexer_types", &list, where, err));
+    TRY(cairn_key_layer_list(c, o, "indexer_types", &list, where, err));
     if (list) {
         for (int i = 0; i < c->layers; i++)
-            TRY(layer_word(list, i, "indexer_types", "full", "shared", &c->indexer[i], where, err));
-    } else if (find(o, "index_topk_pattern")) {
+            TRY(cairn_key_layer_word(list, i, "indexer_types", "full", "shared", &c->indexer[i], where, err));
+    } else if (cairn_key_find(o, "index_topk_pattern")) {
         const char *p = NULL;
 
         TRY(cairn_json_string(o, "index_topk_pattern", &p, where, err));
@@ -209,24 +107,24 @@ static enum cairn_status read_indexer(struct cairn_model_config *c, const json_t
             c->indexer[i] = p[i] == 'F';
         }
     } else {
-        TRY(int_or(o, "index_topk_freq", 1, CAIRN_MAX_LAYERS, 1, &freq, where, err));
-        if (freq > 1 && !find(o, "index_skip_topk_offset"))
+        TRY(cairn_key_int_or(o, "index_topk_freq", 1, CAIRN_MAX_LAYERS, 1, &freq, where, err));
+        if (c->arch == CAIRN_ARCH_GLM5_NEXT)
+            offset = 2; /* whose library default is known */
+        else if (freq > 1 && !cairn_key_find(o, "index_skip_topk_offset"))
             TRY(cairn_fail(err, CAIRN_EDATA,
                            "%s: \"index_topk_freq\" is %d but \"index_skip_topk_offset\" is missing, and libraries disagree about its "
                            "default; write \"indexer_types\"", where, (int)freq));
-        TRY(int_or(o, "index_skip_topk_offset", 0, CAIRN_MAX_LAYERS, 1, &offset, where, err));
+        TRY(cairn_key_int_or(o, "index_skip_topk_offset", 0, CAIRN_MAX_LAYERS, offset, &offset, where, err));
         for (int i = 0; i < c->layers; i++)
             c->indexer[i] = (i - offset + 1 > 0 ? i - offset + 1 : 0) % freq == 0;
     }
-    if (!c->indexer[0])
-        TRY(cairn_fail(err, CAIRN_EDATA, "%s: layer 0 shares an index set, but no layer before it computes one", where));
 out:
     return st;
 }
 
 static enum cairn_status read_stop(struct cairn_model_config *c, const json_t *o, const char *where, struct cairn_error *err)
 {
-    const json_t *v = find(o, "eos_token_id");
+    const json_t *v = cairn_key_find(o, "eos_token_id");
     size_t n = !v ? 0 : json_is_array(v) ? json_array_size(v) : 1;
 
     if (n > CAIRN_MAX_STOP)
@@ -242,49 +140,71 @@ static enum cairn_status read_stop(struct cairn_model_config *c, const json_t *o
     return CAIRN_OK;
 }
 
+/* Widths of a head of glm_moe_dsa and its angles. Never head_dim, and qk_rope_head_dim only where qk_head_dim is missing: library releases
+ * overwrite both. */
+static enum cairn_status read_rope_width(struct cairn_model_config *c, const json_t *o, const char *where, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int64_t v = 0;
+
+    if (cairn_key_find(o, "qk_head_dim")) {
+        TRY(cairn_json_i64(o, "qk_head_dim", c->nope + 1, 131072, &v, where, err));
+        c->rope = v - c->nope;
+    } else {
+        TRY(cairn_json_i64(o, "qk_rope_head_dim", 1, 65536, &c->rope, where, err));
+    }
+out:
+    return st;
+}
+
 static enum cairn_status read_sizes(struct cairn_model_config *c, const json_t *o, const char *where, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     int64_t v = 0;
 
     TRY(cairn_json_i64(o, "vocab_size", 1, INT32_MAX, &c->vocab, where, err));
-    TRY(cairn_json_i64(o, "hidden_size", 1, MAX_DIM, &c->width, where, err));
-    TRY(int32_need(o, "num_hidden_layers", 1, CAIRN_MAX_LAYERS, &c->layers, where, err));
-    TRY(int_or(o, "num_nextn_predict_layers", 0, 16, 0, &v, where, err));
+    TRY(cairn_json_i64(o, "hidden_size", 1, CAIRN_MAX_DIM, &c->width, where, err));
+    TRY(cairn_key_int32(o, "num_hidden_layers", 1, CAIRN_MAX_LAYERS, &c->layers, where, err));
+    TRY(cairn_key_int_or(o, "num_nextn_predict_layers", 0, 16, 0, &v, where, err));
     c->nextn = (int)v;
-    TRY(cairn_json_i64(o, "intermediate_size", 1, MAX_DIM, &c->dense_width, where, err));
-    TRY(cairn_json_i64(o, "moe_intermediate_size", 1, MAX_DIM, &c->expert_width, where, err));
-    TRY(int32_need(o, "n_routed_experts", 1, 65536, &c->experts, where, err));
-    TRY(int32_need(o, "num_experts_per_tok", 1, c->experts, &c->experts_per_token, where, err));
-    TRY(int_or(o, "n_shared_experts", 1, 64, 1, &v, where, err));
+    TRY(cairn_json_i64(o, "intermediate_size", 1, CAIRN_MAX_DIM, &c->dense_width, where, err));
+    TRY(cairn_json_i64(o, "moe_intermediate_size", 1, CAIRN_MAX_DIM, &c->expert_width, where, err));
+    TRY(cairn_key_int32(o, c->arch == CAIRN_ARCH_GLM5_NEXT && !cairn_key_find(o, "n_routed_experts") ? "num_local_experts" : "n_routed_experts",
+                        1, 65536, &c->experts, where, err));
+    TRY(cairn_key_int32(o, "num_experts_per_tok", 1, c->experts, &c->experts_per_token, where, err));
+    TRY(cairn_key_int_or(o, "n_shared_experts", 1, 64, 1, &v, where, err));
     c->shared_experts = (int)v;
-    TRY(int_or(o, "n_group", 1, c->experts, 1, &v, where, err));
+    TRY(cairn_key_int_or(o, "n_group", 1, c->experts, 1, &v, where, err));
     c->n_group = (int)v;
-    TRY(int_or(o, "topk_group", 1, c->n_group, 1, &v, where, err));
+    TRY(cairn_key_int_or(o, "topk_group", 1, c->n_group, 1, &v, where, err));
     c->topk_group = (int)v;
-    TRY(bool_or(o, "norm_topk_prob", 1, &c->norm_topk, where, err));
-    TRY(float_or(o, "routed_scaling_factor", 2.5, &c->routed_scale, where, err));
-    TRY(int32_need(o, "num_attention_heads", 1, 4096, &c->heads, where, err));
-    TRY(cairn_json_i64(o, "q_lora_rank", 1, MAX_DIM, &c->q_rank, where, err));
-    TRY(cairn_json_i64(o, "kv_lora_rank", 1, MAX_DIM, &c->kv_rank, where, err));
+    TRY(cairn_key_bool_or(o, "norm_topk_prob", 1, &c->norm_topk, where, err));
+    TRY(cairn_key_float_or(o, "routed_scaling_factor", 2.5, &c->routed_scale, where, err));
+    TRY(cairn_key_int32(o, "num_attention_heads", 1, 4096, &c->heads, where, err));
+    TRY(cairn_json_i64(o, "q_lora_rank", 1, CAIRN_MAX_DIM, &c->q_rank, where, err));
+    TRY(cairn_json_i64(o, "kv_lora_rank", 1, CAIRN_MAX_DIM, &c->kv_rank, where, err));
     TRY(cairn_json_i64(o, "qk_nope_head_dim", 1, 65536, &c->nope, where, err));
     TRY(cairn_json_i64(o, "v_head_dim", 1, 65536, &c->v_dim, where, err));
-    /* Never head_dim, and qk_rope_head_dim only where qk_head_dim is missing: library releases overwrite both. */
-    if (find(o, "qk_head_dim")) {
-        TRY(cairn_json_i64(o, "qk_head_dim", c->nope + 1, 131072, &v, where, err));
-        c->rope = v - c->nope;
-    } else {
-        TRY(cairn_json_i64(o, "qk_rope_head_dim", 1, 65536, &c->rope, where, err));
-    }
-    TRY(int32_need(o, "index_n_heads", 1, 4096, &c->index_heads, where, err));
+    TRY(cairn_key_int32(o, "index_n_heads", 1, 4096, &c->index_heads, where, err));
     TRY(cairn_json_i64(o, "index_head_dim", 1, 65536, &c->index_dim, where, err));
-    TRY(int32_need(o, "index_topk", 1, 1 << 24, &c->index_topk, where, err));
-    TRY(float_or(o, "rms_norm_eps", 1e-5, &c->norm_eps, where, err));
-    TRY(float_or(o, "latent_norm_eps", 1e-6, &c->latent_norm_eps, where, err));
-    TRY(float_or(o, "initializer_range", 0.02, &c->init_range, where, err));
-    TRY(int_or(o, "max_position_embeddings", 1, INT32_MAX, 202752, &c->max_positions, where, err));
+    TRY(cairn_key_int32(o, "index_topk", 1, 1 << 24, &c->index_topk, where, err));
+    TRY(cairn_key_float_or(o, "rms_norm_eps", 1e-5, &c->norm_eps, where, err));
+    TRY(cairn_key_float_or(o, "initializer_range", 0.02, &c->init_range, where, err));
+    TRY(cairn_key_int_or(o, "max_position_embeddings", 1, INT32_MAX, 202752, &c->max_positions, where, err));
 out:
     return st;
+}
+
+/* The first layer that attends has to choose by itself. */
+static enum cairn_status check_sets(const struct cairn_model_config *c, const char *where, struct cairn_error *err)
+{
+    int i = 0;
+
+    while (i < c->layers && c->kda[i])
+        i++;
+    if (i < c->layers && !c->indexer[i])
+        return cairn_fail(err, CAIRN_EDATA, "%s: layer %d shares an index set, but no layer before it computes one", where, i);
+    return CAIRN_OK;
 }
 
 /* What holds between sizes. */
@@ -304,31 +224,60 @@ static enum cairn_status check(const struct cairn_model_config *c, const char *w
     if ((int64_t)c->topk_group * (c->experts / c->n_group) < c->experts_per_token)
         return cairn_fail(err, CAIRN_EDATA, "%s: key \"num_experts_per_tok\": %d, but \"topk_group\" leaves %d experts to choose from",
                           where, c->experts_per_token, c->topk_group * (c->experts / c->n_group));
-    return CAIRN_OK;
+    return check_sets(c, where, err);
+}
+
+static enum cairn_status only(const json_t *o, const char *where, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_key_only_bool(o, "rope_interleave", 1, where, err));
+    TRY(cairn_key_only_bool(o, "indexer_rope_interleave", 1, where, err));
+out:
+    return st;
+}
+
+/* What glm_moe_dsa has that glm5_next has not. */
+static enum cairn_status read_dsa(struct cairn_model_config *c, const json_t *o, const char *where, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    snprintf(c->prefix, sizeof c->prefix, "model.");
+    c->pad = -1;
+    c->index_pool = 1;
+    TRY(only(o, where, err));
+    TRY(read_rope_width(c, o, where, err));
+    TRY(cairn_key_float_or(o, "latent_norm_eps", 1e-6, &c->latent_norm_eps, where, err));
+    TRY(read_rope(c, o, where, err));
+out:
+    return st;
 }
 
 enum cairn_status cairn_config_parse(struct cairn_model_config *out, const json_t *obj, const char *where, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_model_config c;
+    const json_t *text = obj; /* the keys of the language model */
 
     memset(&c, 0, sizeof(c));
     if (!json_is_object(obj))
         return cairn_fail(err, CAIRN_EDATA, "%s: expected an object", where);
     TRY(read_arch(&c, obj, where, err));
-    TRY(only_string(obj, "hidden_act", "silu", where, err));
-    TRY(only_string(obj, "scoring_func", "sigmoid", where, err));
-    TRY(only_string(obj, "topk_method", "noaux_tc", where, err));
-    TRY(only_bool(obj, "attention_bias", 0, where, err));
-    TRY(only_bool(obj, "mlp_bias", 0, where, err));
-    TRY(only_bool(obj, "tie_word_embeddings", 0, where, err));
-    TRY(only_bool(obj, "rope_interleave", 1, where, err));
-    TRY(only_bool(obj, "indexer_rope_interleave", 1, where, err));
-    TRY(read_sizes(&c, obj, where, err));
-    TRY(read_rope(&c, obj, where, err));
-    TRY(read_dense(&c, obj, where, err));
-    TRY(read_indexer(&c, obj, where, err));
-    TRY(read_stop(&c, obj, where, err));
+    if (c.arch == CAIRN_ARCH_GLM5_NEXT && json_is_object(json_object_get(obj, "text_config")))
+        text = json_object_get(obj, "text_config");
+    TRY(cairn_key_only_string(text, "hidden_act", "silu", where, err));
+    TRY(cairn_key_only_string(text, "scoring_func", "sigmoid", where, err));
+    TRY(cairn_key_only_string(text, "topk_method", "noaux_tc", where, err));
+    TRY(cairn_key_only_bool(text, "attention_bias", 0, where, err));
+    TRY(cairn_key_only_bool(text, "mlp_bias", 0, where, err));
+    TRY(cairn_key_only_bool(text, "tie_word_embeddings", 0, where, err));
+    TRY(read_sizes(&c, text, where, err));
+    TRY(c.arch == CAIRN_ARCH_GLM5_NEXT ? cairn_config_flash(&c, text, obj, where, err) : read_dsa(&c, text, where, err));
+    TRY(read_dense(&c, text, where, err));
+    TRY(read_indexer(&c, text, where, err));
+    for (int i = 0; i < c.layers; i++)
+        c.indexer[i] = c.indexer[i] && !c.kda[i];
+    TRY(read_stop(&c, text, where, err));
     TRY(check(&c, where, err));
     c.raw = json_deep_copy(obj);
     if (!c.raw)
@@ -338,8 +287,13 @@ out:
     return st;
 }
 
+int64_t cairn_config_index_width(const struct cairn_model_config *c)
+{
+    return (int64_t)c->index_topk + c->index_pool - 1;
+}
+
 /* What the published config.json files of glm_moe_dsa hold, read here or not. */
-static const char *const known[] = {
+static const char *const dsa_keys[] = {
     "architectures", "attention_bias", "attention_dropout", "bos_token_id", "dtype", "eos_token_id", "ep_size", "first_k_dense_replace",
     "head_dim", "hidden_act", "hidden_size", "index_head_dim", "index_n_heads", "index_share_for_mtp_iteration", "index_skip_topk_offset",
     "index_topk", "index_topk_freq", "index_topk_pattern", "indexer_rope_interleave", "indexer_types", "initializer_range",
@@ -350,10 +304,28 @@ static const char *const known[] = {
     "rope_interleave", "rope_parameters", "rope_scaling", "rope_theta", "routed_scaling_factor", "scoring_func", "tie_word_embeddings",
     "topk_group", "topk_method", "torch_dtype", "transformers_version", "use_cache", "v_head_dim", "vocab_size",
 };
+/* Those of glm5_next: beside text_config, and in it (or at the top where there is none). */
+static const char *const flash_top_keys[] = {
+    "architectures", "dtype", "image_end_token_id", "image_start_token_id", "image_token_id", "model_type", "text_config",
+    "tie_word_embeddings", "torch_dtype", "transformers_version", "video_end_token_id", "video_start_token_id", "video_token_id",
+    "vision_config",
+};
+static const char *const flash_text_keys[] = {
+    "architectures", "attention_bias", "attention_dropout", "bos_token_id", "dtype", "eos_token_id", "first_k_dense_replace", "hc_eps",
+    "hc_mult", "hc_sinkhorn_iters", "head_dim", "hidden_act", "hidden_size", "index_head_dim", "index_kpool",
+    "index_kpool_always_select_tail", "index_kpool_compress", "index_n_heads", "index_share_for_mtp_iteration",
+    "index_skip_topk_offset", "index_topk", "index_topk_freq", "index_topk_pattern", "indexer_rope_interleave", "indexer_types",
+    "initializer_range", "intermediate_size", "kv_lora_rank", "layer_types", "linear_attn_config", "linear_conv_kernel_dim",
+    "linear_head_dim", "linear_lower_bound", "linear_num_heads", "max_position_embeddings", "mhc", "mla_use_nope", "mlp_layer_types",
+    "model_type", "moe_intermediate_size", "moe_router_dtype", "n_group", "n_routed_experts", "n_shared_experts", "norm_topk_prob",
+    "num_attention_heads", "num_experts_per_tok", "num_hidden_layers", "num_key_value_heads", "num_local_experts",
+    "num_nextn_predict_layers", "output_router_logits", "pad_token_id", "q_lora_rank", "qk_head_dim", "qk_nope_head_dim",
+    "qk_rope_head_dim", "rms_norm_eps", "routed_scaling_factor", "router_aux_loss_coef", "scoring_func", "swiglu_limit",
+    "tie_word_embeddings", "topk_group", "topk_method", "torch_dtype", "transformers_version", "use_cache", "v_head_dim", "vocab_size",
+};
 
-const char *cairn_config_unknown(const json_t *obj, const char **near)
+static const char *unknown(const json_t *obj, const char *const *known, size_t n, const char **near)
 {
-    const size_t n = sizeof known / sizeof *known;
     const char *key;
     json_t *v;
 
@@ -368,8 +340,26 @@ const char *cairn_config_unknown(const json_t *obj, const char **near)
             return key;
         }
     }
-    *near = NULL;
     return NULL;
+}
+
+#define LIST(a) a, sizeof a / sizeof *a
+
+const char *cairn_config_unknown(const json_t *obj, const char **box, const char **near)
+{
+    const char *type = json_string_value(json_object_get(obj, "model_type")), *key;
+    const json_t *text = json_object_get(obj, "text_config");
+
+    *near = NULL;
+    *box = "";
+    if (!type || (strcmp(type, "glm5_next") && strcmp(type, "glm5_next_text")))
+        return unknown(obj, LIST(dsa_keys), near);
+    if (!json_is_object(text))
+        return unknown(obj, LIST(flash_text_keys), near);
+    if ((key = unknown(obj, LIST(flash_top_keys), near)) != NULL)
+        return key;
+    *box = "text_config.";
+    return unknown(text, LIST(flash_text_keys), near);
 }
 
 enum cairn_status cairn_config_load(struct cairn_model_config *c, const char *dir, struct cairn_error *err)

@@ -15,9 +15,10 @@
 #include "base/signals.h"
 #include "base/str.h"
 #include "ckpt/convert.h"
+#include "model/names.h"
 #include "model/values.h"
 
-#define NAME_MAX_BYTES 256
+#define NAME_MAX_BYTES CAIRN_NAME_BYTES
 #define SCALE "_scale_inv"
 
 /* ---- names ---------------------------------------------------------------------------------------------------------- */
@@ -39,28 +40,23 @@ int cairn_expert_name(const char *param, int64_t e, char *out, size_t n)
 }
 
 /* The fused tensor that a stacked parameter is a part of; *row: its first row inside each expert's matrix. */
-static void fused_name(const struct cairn_param *p, char *out, size_t n, int64_t *row)
+static void fused_name(const struct cairn_hf *h, const struct cairn_param *p, char *out, int64_t *row)
 {
     int down = cairn_ends_with(p->name, ".down_proj.weight");
 
-    snprintf(out, n, "model.layers.%d.mlp.experts.%s", p->layer, down ? "down_proj" : "gate_up_proj");
+    cairn_name_of_layer(&h->config, p->layer, down ? "mlp.experts.down_proj" : "mlp.experts.gate_up_proj", out);
     *row = cairn_ends_with(p->name, ".up_proj.weight") ? p->dim[1] : 0;
 }
 
-/* Layer of "model.layers.N.rest", or -1; *rest behind the dot. */
-static int layer_of(const char *name, const char **rest)
+/* The file's tensor for a name of the table, under that name or another that means the same. */
+static const struct cairn_st_tensor *find(const struct cairn_hf *h, const char *name)
 {
-    static const char head[] = "model.layers.";
-    char *end = NULL;
-    long v;
+    const struct cairn_st_tensor *t = cairn_st_find(h->st, name);
+    char other[CAIRN_NAME_BYTES];
 
-    if (!cairn_starts_with(name, head) || name[sizeof(head) - 1] < '0' || name[sizeof(head) - 1] > '9')
-        return -1;
-    v = strtol(name + sizeof(head) - 1, &end, 10);
-    if (*end != '.' || v < 0 || v > 1000000)
-        return -1;
-    *rest = end + 1;
-    return (int)v;
+    for (int i = 0; !t && cairn_name_other(&h->config, name, i, other); i++)
+        t = cairn_st_find(h->st, other);
+    return t;
 }
 
 /* ---- checks ---------------------------------------------------------------------------------------------------------- */
@@ -77,15 +73,18 @@ static void shape_text(char *out, size_t n, int ndim, const int64_t *dim)
 static enum cairn_status check_tensor(const struct cairn_hf *h, const char *name, int ndim, const int64_t *dim,
                                       const struct cairn_st_tensor **out, struct cairn_error *err)
 {
-    const struct cairn_st_tensor *t = cairn_st_find(h->st, name);
+    const struct cairn_st_tensor *t = find(h, name);
     int same = t && t->ndim == ndim;
+    int64_t count = 1;
     char have[160], want[160];
 
     if (!t)
         return cairn_fail(err, CAIRN_EDATA, "%s: no tensor %s, which config.json calls for", h->dir, name);
     for (int i = 0; same && i < ndim; i++)
         same = t->shape[i] == dim[i];
-    if (!same) {
+    for (int i = 0; i < ndim; i++)
+        count *= dim[i];
+    if (!same && !(cairn_ends_with(name, ".A_log") && t->count == count)) { /* some keep its heads in a dimension of four */
         shape_text(have, sizeof(have), t->ndim, t->shape);
         shape_text(want, sizeof(want), ndim, dim);
         return cairn_fail(err, CAIRN_EDATA, "%s: %s has shape (%s), config.json says (%s)", cairn_st_file(h->st, t->file), name, have, want);
@@ -114,10 +113,10 @@ static enum cairn_status look_up_stack(struct cairn_hf *h, int i, struct cairn_e
     char name[NAME_MAX_BYTES], single[NAME_MAX_BYTES];
     int64_t row, dim[3];
 
-    fused_name(p, name, sizeof(name), &row);
+    fused_name(h, p, name, &row);
     cairn_expert_name(p->name, 0, single, sizeof(single));
-    fused = cairn_st_find(h->st, name);
-    if (fused && cairn_st_find(h->st, single))
+    fused = find(h, name);
+    if (fused && find(h, single))
         return cairn_fail(err, CAIRN_EDATA, "%s: both %s and %s are there; which one holds the experts?", h->dir, name, single);
     if (fused) {
         dim[0] = p->dim[0];
@@ -155,7 +154,7 @@ static enum cairn_status look_up(struct cairn_hf *h, struct cairn_error *err)
         const struct cairn_param *p = &h->table.param[i];
         const struct cairn_st_tensor *t;
 
-        if (p->ndim == 3) {
+        if (p->experts) {
             TRY(look_up_stack(h, i, err));
             continue;
         }
@@ -168,12 +167,12 @@ out:
     return st;
 }
 
-/* The parameter whose values tensor `name` holds (in part), or -1. */
+/* The parameter whose values tensor `name`, one of the table's kind, holds (in part), or -1. */
 static int param_of_tensor(const struct cairn_hf *h, const char *name)
 {
     const char *rest = NULL, *dot;
     char buf[NAME_MAX_BYTES];
-    int layer = layer_of(name, &rest), i = cairn_param_find(&h->table, name);
+    int layer = cairn_name_layer(&h->config, name, &rest), i = cairn_param_find(&h->table, name);
     size_t head;
 
     if (i >= 0)
@@ -203,6 +202,12 @@ static int harmless(const struct cairn_hf *h, int layer, const char *rest)
     return (cairn_starts_with(rest, "self_attn.indexer.") && !h->config.indexer[layer]) || cairn_ends_with(rest, "rotary_emb.inv_freq");
 }
 
+/* Outside of the layers glm_moe_dsa passes everything through, glm5_next its vision tower. */
+static int foreign(const struct cairn_hf *h, const char *name)
+{
+    return h->config.arch == CAIRN_ARCH_GLM5_NEXT && !cairn_starts_with(name, "model.visual.");
+}
+
 /* Sorts every tensor of the files: the table's, scales, passed through; refuses what the layers would have to know. */
 static enum cairn_status sort_rest(struct cairn_hf *h, struct cairn_error *err)
 {
@@ -215,8 +220,9 @@ static enum cairn_status sort_rest(struct cairn_hf *h, struct cairn_error *err)
     for (int i = 0; i < n; i++) {
         const struct cairn_st_tensor *t = cairn_st_at(h->st, i);
         const char *rest = NULL;
-        int layer = layer_of(t->name, &rest), mtp = layer >= h->config.layers;
-        char base[NAME_MAX_BYTES];
+        char name[NAME_MAX_BYTES], base[NAME_MAX_BYTES];
+        int known = cairn_name_canonical(&h->config, t->name, name),
+            layer = known ? cairn_name_layer(&h->config, name, &rest) : -1, mtp = layer >= h->config.layers;
         size_t len = strlen(t->name), tail = strlen(SCALE);
 
         if (!cairn_add_i64(h->bytes, t->bytes, &h->bytes))
@@ -238,9 +244,16 @@ static enum cairn_status sort_rest(struct cairn_hf *h, struct cairn_error *err)
             h->mtp_tensors++;
             h->mtp_elements += t->count;
         }
-        if (param_of_tensor(h, t->name) >= 0)
+        if (known && param_of_tensor(h, name) >= 0) {
+            if (find(h, name) != t)
+                return cairn_fail(err, CAIRN_EDATA, "%s: both %s and %s are there, which mean the same", h->dir, t->name, find(h, name)->name);
             continue;
-        if (layer >= 0 && !mtp && !harmless(h, layer, rest))
+        }
+        if (cairn_starts_with(t->name, "model.visual.")) {
+            h->vision_tensors++;
+            h->vision_elements += t->count;
+        }
+        if (layer >= 0 ? !mtp && !harmless(h, layer, rest) : foreign(h, t->name))
             return cairn_fail(err, CAIRN_EDATA, "%s: tensor %s is unknown to this architecture; ignoring it would change the model",
                               cairn_st_file(h->st, t->file), t->name);
         h->passed[h->npassed++] = t;
@@ -323,18 +336,18 @@ enum cairn_status cairn_hf_read(struct cairn_hf *h, int i, int64_t begin, int64_
         return read_fp8_as_f32(h, i, begin, n, h_dst, err);
     switch (q->form) {
     case CAIRN_HF_WHOLE:
-        TRY(cairn_st_read_as(h->st, cairn_st_find(h->st, p->name), begin * row, n * row, as, h_dst, err));
+        TRY(cairn_st_read_as(h->st, find(h, p->name), begin * row, n * row, as, h_dst, err));
         break;
     case CAIRN_HF_EXPERTS:
         for (int64_t e = begin; e < begin + n; e++) {
             cairn_expert_name(p->name, e, name, sizeof(name));
-            TRY(cairn_st_read_as(h->st, cairn_st_find(h->st, name), 0, row, as, (char *)h_dst + (size_t)(e - begin) * step, err));
+            TRY(cairn_st_read_as(h->st, find(h, name), 0, row, as, (char *)h_dst + (size_t)(e - begin) * step, err));
         }
         break;
     case CAIRN_HF_FUSED:
-        fused_name(p, name, sizeof(name), &skip);
+        fused_name(h, p, name, &skip);
         for (int64_t e = begin; e < begin + n; e++) {
-            const struct cairn_st_tensor *t = cairn_st_find(h->st, name);
+            const struct cairn_st_tensor *t = find(h, name);
 
             TRY(cairn_st_read_as(h->st, t, (e * t->shape[1] + skip) * p->dim[2], row, as, (char *)h_dst + (size_t)(e - begin) * step, err));
         }

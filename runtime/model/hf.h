@@ -4,9 +4,10 @@
  * Routed experts may lie one by one ("...experts.7.gate_proj.weight") or fused ("...experts.gate_up_proj" [E, 2F, D], gate rows
  * first, and "...experts.down_proj" [E, D, F]), layer by layer. F32, BF16, F16, F64, and block FP8 with its scales (read as
  * BF16, spec/model.md 13.1).
+ * Tensors may have other names that mean the same (names.h).
  * Passed through: tensors of layers behind the last decoder layer (MTP), indexer tensors of layers that share an index set, and
- * whatever lies outside of the decoder layers (vision, ...). An unknown tensor inside a decoder layer is refused: it would
- * change the numbers and be ignored.
+ * what lies outside of the decoder layers: of glm_moe_dsa whatever it is, of glm5_next the vision tower. An unknown tensor inside
+ * a decoder layer is refused: it would change the numbers and be ignored.
  *
  * Memory: the headers. Reading streams; nothing is mapped.
  */
@@ -39,8 +40,9 @@ struct cairn_hf {
     int npassed;
     int64_t tensors, elements, bytes;             /* in the files: all tensors, scales included; elements without scales */
     int64_t mtp_tensors, mtp_elements;            /* among passed: layers >= num_hidden_layers */
+    int64_t vision_tensors, vision_elements;      /* among passed: the vision tower */
     int64_t fp8_tensors;                          /* quantised ones, passed ones included */
-    int bias_not_f32;                             /* selection biases stored in a narrower type (bad for routing) */
+    int bias_not_f32;                             /* tensors to be kept in fp32 that are stored in a narrower type */
 };
 
 /* Headers only. CAIRN_EDATA also for a config.json of another architecture, naming it and what is supported. */

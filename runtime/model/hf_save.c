@@ -16,10 +16,11 @@
 #include "ckpt/safetensors.h"
 #include "model/base.h"
 #include "model/hf.h"
+#include "model/names.h"
 #include "model/passed.h"
 #include "model/peft.h"
 
-#define NAME_BYTES 288
+#define NAME_BYTES CAIRN_NAME_BYTES
 #define PIECE ((int64_t)64 << 20)
 #define FILE_BYTES INT64_C(5000000000)
 
@@ -123,7 +124,7 @@ static enum cairn_status list_stack(struct saver *s, int i, const char *word, in
 
         if (up)
             return CAIRN_OK; /* with gate, its neighbour in the table */
-        snprintf(name, sizeof(name), "model.layers.%d.mlp.experts.%s", p->layer, which);
+        cairn_name_of_layer(s->c, p->layer, down ? "mlp.experts.down_proj" : "mlp.experts.gate_up_proj", name);
         return add(s, it, name, word, esize, 3, shape, err);
     }
     for (int64_t e = 0; e < p->dim[0]; e++) {
@@ -147,7 +148,7 @@ static enum cairn_status make_list(struct saver *s, struct cairn_error *err)
         enum cairn_dtype dtype;
 
         TRY(locate(s, i, &r, &dtype, err));
-        if (p->ndim == 3)
+        if (p->experts)
             TRY(list_stack(s, i, cairn_st_word(dtype), (int64_t)cairn_dtype_size(dtype), err));
         else
             TRY(add(s, it, p->name, cairn_st_word(dtype), (int64_t)cairn_dtype_size(dtype), p->ndim, p->dim, err));
@@ -182,8 +183,8 @@ static enum cairn_status merge(struct saver *s, int i, int64_t begin, int64_t ro
     enum cairn_status st = CAIRN_OK;
     const struct cairn_lora *l = &s->o->adapter->lora[s->o->adapter->of_param[i]];
     const struct cairn_param *p = &s->t->param[i];
-    int64_t in = p->dim[p->ndim - 1], out = p->ndim == 3 ? p->dim[1] : rows, r = l->rank;
-    int64_t stacks = p->ndim == 3 ? rows : 1;
+    int64_t in = p->dim[p->ndim - 1], out = p->experts ? p->dim[1] : rows, r = l->rank;
+    int64_t stacks = p->experts ? rows : 1;
     int slot = i & 1;
     float *sum = malloc((size_t)in * sizeof(*sum));
 
@@ -196,8 +197,8 @@ static enum cairn_status merge(struct saver *s, int i, int64_t begin, int64_t ro
         s->lora_of[slot] = i;
     }
     for (int64_t e = 0; e < stacks; e++) {
-        const float *a = s->lora_a[slot] + (p->ndim == 3 ? (begin + e) * r * in : 0);
-        const float *b = s->lora_b[slot] + (p->ndim == 3 ? (begin + e) * out * r : begin * r);
+        const float *a = s->lora_a[slot] + (p->experts ? (begin + e) * r * in : 0);
+        const float *b = s->lora_b[slot] + (p->experts ? (begin + e) * out * r : begin * r);
 
         for (int64_t o = 0; o < out; o++) {
             float *w = x + (e * out + o) * in;

@@ -178,7 +178,7 @@ static enum cairn_status save_shard(const struct cairn_source *src, struct cairn
             continue;
         tensor_name(o->prefix, p->name, names[n].name, NAME_BYTES);
         slice[n] = cairn_slice_whole(names[n].name, dtype_of(src->table, o, i), p->ndim, p->dim);
-        if (p->ndim == 3 && cairn_expert_name(names[n].name, -1, names[n].each, NAME_BYTES))
+        if (p->experts && cairn_expert_name(names[n].name, -1, names[n].each, NAME_BYTES))
             slice[n].each = names[n].each;
         if (o->share)
             slice[n] = cairn_slice_part(&slice[n], 0, o->share->row ? o->share->row[i] : 0, rows_of(src->table, o, i));

@@ -1,26 +1,26 @@
 /* layer.c - norms and residuals around attention and MLP; see layer.h. */
 #include "model/layer.h"
 
-#include <stdio.h>
+#include "model/names.h"
 
 enum cairn_status cairn_layer_bind(struct cairn_layer *l, const struct cairn_model *m, int index, struct cairn_error *err)
 {
     struct cairn_linear norm;
     enum cairn_status st = CAIRN_OK;
-    char name[128];
+    char name[CAIRN_NAME_BYTES];
 
     *l = (struct cairn_layer){.index = index, .dense = m->config->dense[index]};
-    snprintf(name, sizeof name, "model.layers.%d.input_layernorm.weight", index);
+    cairn_name_of_layer(m->config, index, "input_layernorm.weight", name);
     TRY(cairn_linear_bind(&norm, m, name, CAIRN_LINEAR_WHOLE, err));
     l->norm1 = norm.param;
     l->g1 = norm.w;
-    snprintf(name, sizeof name, "model.layers.%d.post_attention_layernorm.weight", index);
+    cairn_name_of_layer(m->config, index, "post_attention_layernorm.weight", name);
     TRY(cairn_linear_bind(&norm, m, name, CAIRN_LINEAR_WHOLE, err));
     l->norm2 = norm.param;
     l->g2 = norm.w;
-    snprintf(name, sizeof name, "model.layers.%d.self_attn.", index);
+    cairn_name_of_layer(m->config, index, "self_attn.", name);
     TRY(cairn_mla_bind(&l->mla, m, index, name, err));
-    snprintf(name, sizeof name, "model.layers.%d.mlp.", index);
+    cairn_name_of_layer(m->config, index, "mlp.", name);
     if (l->dense)
         TRY(cairn_mlp_bind(&l->mlp, m, name, err));
     else

@@ -14,6 +14,7 @@
 
 #include "base/checked.h"
 #include "model/layer.h"
+#include "model/names.h"
 #include "model/replay.h"
 
 struct cairn_pass {
@@ -182,10 +183,13 @@ static enum cairn_status bind(struct cairn_pass *p, struct cairn_error *err)
 {
     const struct cairn_model_config *cfg = p->m.config;
     const struct cairn_param_table *table = p->m.weights->table;
+    char name[CAIRN_NAME_BYTES];
     enum cairn_status st = CAIRN_OK;
 
-    p->embed = cairn_param_find(table, "model.embed_tokens.weight");
-    p->norm = cairn_param_find(table, "model.norm.weight");
+    cairn_name_of_model(cfg, "embed_tokens.weight", name);
+    p->embed = cairn_param_find(table, name);
+    cairn_name_of_model(cfg, "norm.weight", name);
+    p->norm = cairn_param_find(table, name);
     p->head = cairn_param_find(table, "lm_head.weight");
     if (p->embed < 0 || p->norm < 0 || p->head < 0)
         TRY(CAIRN_BUG(err, "the parameter table has no embedding, final norm or head"));

@@ -104,10 +104,49 @@ void cairn_optimizer_free(struct cairn_optimizer *o)
     memset(o, 0, sizeof(*o));
 }
 
-/* This rank's part of a store's flat run. */
-static struct cairn_tensor mine(const struct cairn_optimizer *o, const struct cairn_tensor *flat)
+/* A stretch of the flat run that one tensor of weights covers: all of it, or of narrow weights what is narrow and what stays f32. */
+struct part {
+    int64_t begin, end;
+    struct cairn_tensor t;
+};
+
+static int parts_of(const struct cairn_optimizer *o, const struct cairn_store *weights, struct part *part)
 {
-    return cairn_tensor_slice(flat, 0, o->begin, o->end - o->begin);
+    int64_t all = (int64_t)(o->table->trainable_bytes / 4),
+            mid = (int64_t)((cairn_param_table_kept(o->table) - o->table->trainable_begin) / 4);
+
+    if (mid == all || !weights->kept.buf) {
+        part[0] = (struct part){0, all, weights->flat};
+        return all > 0;
+    }
+    part[0] = (struct part){0, mid, weights->flat};
+    part[1] = (struct part){mid, all, weights->kept};
+    return 2;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* What lies between begin and end of this rank's share and of the part: n elements, of the masters and of the weights. */
+static int64_t meet(const struct cairn_optimizer *o, const struct part *part, int64_t begin, int64_t end, struct cairn_tensor *master,
+                    struct cairn_tensor *weights)
+{
+    int64_t n;
+
+    begin = larger(larger(begin, o->begin), part->begin);
+    n = smaller(smaller(end, o->end), part->end) - begin;
+    if (n <= 0)
+        return 0;
+    *master = cairn_tensor_slice(&o->master.flat, 0, begin - o->begin, n);
+    *weights = cairn_tensor_slice(&part->t, 0, begin - part->begin, n);
+    return n;
 }
 
 enum cairn_status cairn_optimizer_start(struct cairn_optimizer *o, const struct cairn_store *weights, struct cairn_error *err)
@@ -116,9 +155,13 @@ enum cairn_status cairn_optimizer_start(struct cairn_optimizer *o, const struct 
     struct cairn_stream *s = &o->k->stream;
 
     if (o->end > o->begin) {
-        const struct cairn_tensor from = mine(o, &weights->flat);
+        struct cairn_cast a = {.round_to = -1};
+        struct part part[2];
+        int n = parts_of(o, weights, part);
 
-        TRY(o->k->ops.cast(s, &(struct cairn_cast){.src = from, .dst = o->master.flat, .round_to = -1}, err));
+        for (int i = 0; i < n; i++)
+            if (meet(o, &part[i], o->begin, o->end, &a.dst, &a.src))
+                TRY(o->k->ops.cast(s, &a, err));
         TRY(cairn_tensor_zero(s, &o->m.flat, err));
         TRY(cairn_tensor_zero(s, &o->v.flat, err));
         TRY(cairn_stream_wait(s, err));
@@ -320,15 +363,28 @@ out:
 /* Every rank's share of the published weights to all. */
 static enum cairn_status weights_together(struct cairn_optimizer *o, struct cairn_store *weights, struct cairn_error *err)
 {
-    const struct cairn_tensor own = mine(o, &weights->flat);
     int64_t *rows = calloc((size_t)o->ranks, sizeof *rows);
-    enum cairn_status st;
+    struct part part[2];
+    int n = parts_of(o, weights, part);
+    enum cairn_status st = CAIRN_OK;
 
     if (!rows)
         return CAIRN_NOMEM(err);
-    for (int r = 0; r < o->ranks; r++)
-        rows[r] = cairn_shares_begin(&o->shares, o->ranks, r + 1) - cairn_shares_begin(&o->shares, o->ranks, r);
-    st = cairn_channel_allgatherv(o->channel, &o->k->stream, "published weights", &weights->flat, &own, rows, err);
+    for (int i = 0; i < n; i++) {
+        int64_t before = 0;
+        struct cairn_tensor own;
+
+        for (int r = 0; r < o->ranks; r++) {
+            int64_t begin = larger(cairn_shares_begin(&o->shares, o->ranks, r), part[i].begin),
+                    end = smaller(cairn_shares_begin(&o->shares, o->ranks, r + 1), part[i].end);
+
+            rows[r] = end > begin ? end - begin : 0;
+            before += r < o->rank ? rows[r] : 0;
+        }
+        own = cairn_tensor_slice(&part[i].t, 0, before, rows[o->rank]);
+        TRY(cairn_channel_allgatherv(o->channel, &o->k->stream, "published weights", &part[i].t, &own, rows, err));
+    }
+out:
     free(rows);
     return st;
 }
@@ -338,23 +394,20 @@ enum cairn_status cairn_optimizer_publish(struct cairn_optimizer *o, enum cairn_
 {
     enum cairn_status st = CAIRN_OK;
     int64_t all = (int64_t)(o->table->trainable_bytes / 4), mid = run_until(o->table, is_f32);
+    struct part part[2];
+    int n = parts_of(o, weights, part);
 
     if (weights->table != o->table)
         TRY(CAIRN_BUG(err, "weights of another table"));
     if (publish != CAIRN_F32 && publish != CAIRN_BF16 && publish != CAIRN_F16)
         TRY(CAIRN_BUG(err, "weights are published as f32, bf16 or f16"));
-    for (int part = 0; part < 2; part++) {
-        int64_t begin = part ? mid : 0, end = part ? all : mid, n;
-        struct cairn_cast a = {.round_to = part || publish == CAIRN_F32 ? -1 : (int)publish};
+    for (int i = 0; i < n; i++)
+        for (int f32 = 0; f32 < 2; f32++) {
+            struct cairn_cast a = {.round_to = f32 || publish == CAIRN_F32 ? -1 : (int)publish};
 
-        begin = begin > o->begin ? begin : o->begin;
-        n = (end < o->end ? end : o->end) - begin;
-        if (n <= 0)
-            continue;
-        a.src = cairn_tensor_slice(&o->master.flat, 0, begin - o->begin, n);
-        a.dst = cairn_tensor_slice(&weights->flat, 0, begin, n);
-        TRY(o->k->ops.cast(&o->k->stream, &a, err));
-    }
+            if (meet(o, &part[i], f32 ? mid : 0, f32 ? all : mid, &a.src, &a.dst))
+                TRY(o->k->ops.cast(&o->k->stream, &a, err));
+        }
     if (o->ranks > 1 && all)
         TRY(weights_together(o, weights, err));
 out:

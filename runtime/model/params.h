@@ -1,8 +1,8 @@
 /* params.h - the parameter table: every tensor of a model, its shape, how ranks may share it, where it lies.
  *
  * One table per architecture and configuration, in a fixed order (embedding, layers ascending, final norm, head). Names are
- * HuggingFace's; a layer's experts are one tensor per projection, "...mlp.experts.gate_proj.weight" (E, out, in). Aliases are
- * names only. The table holds no memory; struct cairn_store gives it some.
+ * HuggingFace's (names.h); a layer's experts are one tensor per projection, "...mlp.experts.gate_proj.weight" (E, out, in). Aliases
+ * are names only. The table holds no memory; struct cairn_store gives it some.
  */
 #ifndef CAIRN_MODEL_PARAMS_H
 #define CAIRN_MODEL_PARAMS_H
@@ -24,7 +24,8 @@ struct cairn_param {
     int ndim;
     int64_t dim[3];
     enum cairn_cut tp, ep;  /* cut by tensor parallel, by expert parallel (ep: always dimension 0 of experts) */
-    uint8_t keep_f32;       /* stays fp32 in every published form (selection bias) */
+    uint8_t experts;        /* all experts of a layer, (E, out, in) */
+    uint8_t keep_f32;       /* stays fp32 in every published form (selection bias, decay of KDA, constants of hyper-connections) */
     uint8_t frozen;         /* never trained: indexer, selection bias (design: not in scope) */
     uint8_t decay;          /* weight decay applies: matrices, not norms */
     uint8_t adaptable;      /* a LoRA may be put on it */
@@ -51,14 +52,17 @@ enum cairn_status cairn_param_table_begin(struct cairn_param_table *t, struct ca
 enum cairn_status cairn_param_table_add(struct cairn_param_table *t, const struct cairn_param *p, struct cairn_error *err);
 enum cairn_status cairn_param_table_finish(struct cairn_param_table *t, struct cairn_error *err);
 int64_t cairn_param_count(const struct cairn_param *p); /* elements */
+/* Offset of the trainable parameters that stay f32, behind all other trainable ones; where they end if there are none. */
+size_t cairn_param_table_kept(const struct cairn_param_table *t);
 
 /* One set of values for a table, in one buffer. Masters, gradients and moments are f32. Published weights have the device's
- * activation type, but for parameters marked keep_f32. */
+ * activation type, but for parameters marked keep_f32, which then lie behind the others. */
 struct cairn_store {
     const struct cairn_param_table *table; /* borrowed */
     struct cairn_buffer *buf;
     struct cairn_tensor *tensor; /* one view per parameter */
-    struct cairn_tensor flat;    /* all trainable parameters with padding between (padding is zero) */
+    struct cairn_tensor flat;    /* all trainable parameters with padding between (padding is zero); of narrow weights up to kept's */
+    struct cairn_tensor kept;    /* narrow weights: the trainable ones that stay f32, in table order with padding; else absent */
     int64_t *row;                /* NULL; or a share (shares.h): tensor[i] holds the rows of its parameter from row[i] on */
 };
 
@@ -69,8 +73,9 @@ enum cairn_status cairn_store_create(struct cairn_store *s, const struct cairn_p
 enum cairn_status cairn_weights_create(struct cairn_store *s, const struct cairn_param_table *t, struct cairn_compute *k,
                                        struct cairn_error *err);
 void cairn_store_free(struct cairn_store *s);
-/* Random initial values: normal, config.init_range, Philox by (seed, name, element); norms 1, biases 0; indexer matrices with
- * standard deviation 0.1 (near ties otherwise). The same on every layout. */
+/* Random initial values: normal, config.init_range, Philox by (seed, name, element); norms and scales 1, biases 0; indexer matrices
+ * with standard deviation 0.1 (near ties otherwise); of KDA: taps uniform within 1/sqrt(taps), dt_bias as Mamba's, A_log 0 (spec,
+ * section 6.8). The same on every layout. */
 enum cairn_status cairn_store_init(struct cairn_store *s, const struct cairn_model_config *c, uint64_t seed, struct cairn_compute *k,
                                    struct cairn_error *err);
 

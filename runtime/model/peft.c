@@ -13,12 +13,14 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "model/hf.h"
+#include "model/names.h"
 #include "model/values.h"
 
 #define PREFIX "base_model.model."
-#define NAME_BYTES 256
+#define NAME_BYTES CAIRN_NAME_BYTES
 
 enum form { PLAIN, EXPERTS, FUSED };
 
@@ -42,6 +44,7 @@ struct cairn_peft {
     int sites;
     struct cairn_adapter adapter;
     int taken;
+    int vision; /* tensors for the vision tower */
 };
 
 /* ---- configuration ---------------------------------------------------------------------------------------------------- */
@@ -83,6 +86,17 @@ static enum cairn_status check_config(const struct cairn_peft *p, struct cairn_e
     return CAIRN_OK;
 }
 
+/* Does the expression mean this path of the table, by that name or another? 1 yes, 0 no, -1 broken. */
+static int hits_path(const struct cairn_model_config *c, const char *expr, const char *path, struct cairn_error *err)
+{
+    int hit = cairn_target_match(expr, path, err);
+    char other[NAME_BYTES];
+
+    for (int i = 0; !hit && cairn_name_other(c, path, i, other); i++)
+        hit = cairn_target_match(expr, other, err);
+    return hit;
+}
+
 /* r or lora_alpha of a path: the first pattern that matches ^(.*\.)?(KEY)$, else the default. */
 static enum cairn_status pattern(const struct cairn_peft *p, const char *patterns, const char *key, const char *path, double *out,
                                  struct cairn_error *err)
@@ -94,7 +108,7 @@ static enum cairn_status pattern(const struct cairn_peft *p, const char *pattern
     if (json_is_object(box)) {
         json_object_foreach(box, k, v) {
             char *re = cairn_format("(.*\\.)?(%s)", k);
-            int hit = re ? cairn_target_match(re, path, err) : -1;
+            int hit = re ? hits_path(p->c, re, path, err) : -1;
 
             if (!re)
                 CAIRN_NOMEM(err);
@@ -134,12 +148,19 @@ out:
 
 /* ---- tensors ------------------------------------------------------------------------------------------------------------ */
 
+/* By the table's name of the module; the file may have another that means the same. */
 static const struct cairn_st_tensor *half(const struct cairn_peft *p, const char *module, char which)
 {
-    char name[NAME_BYTES + 64];
+    char name[NAME_BYTES + 64], other[NAME_BYTES];
+    const struct cairn_st_tensor *t;
 
     snprintf(name, sizeof(name), PREFIX "%s.lora_%c.weight", module, which);
-    return cairn_st_find(p->st, name);
+    t = cairn_st_find(p->st, name);
+    for (int i = 0; !t && cairn_name_other(p->c, module, i, other); i++) {
+        snprintf(name, sizeof(name), PREFIX "%s.lora_%c.weight", other, which);
+        t = cairn_st_find(p->st, name);
+    }
+    return t;
 }
 
 /* Both halves of a module, two dimensions, float, of one rank: A (r, in), B (out, r). */
@@ -166,7 +187,7 @@ static enum cairn_status pair(const struct cairn_peft *p, const char *module, co
 
 static int find_module(const struct cairn_param_table *t, const char *module)
 {
-    char name[NAME_BYTES + 16];
+    char name[NAME_BYTES + 48];
 
     snprintf(name, sizeof(name), "%s.weight", module);
     return cairn_param_find(t, name);
@@ -297,10 +318,10 @@ static enum cairn_status add_fused(struct cairn_peft *p, const char *module, int
 {
     enum cairn_status st = CAIRN_OK;
     const struct cairn_st_tensor *a, *b;
-    char stem[64], name[NAME_BYTES], target[NAME_BYTES];
+    char stem[NAME_BYTES], name[NAME_BYTES + 32], target[NAME_BYTES + 32];
     int inner = cairn_ends_with(module, ".base_layer"), both, can, gate, up, down;
 
-    snprintf(stem, sizeof(stem), "model.layers.%d.mlp.experts", layer);
+    cairn_name_of_layer(p->c, layer, "mlp.experts", stem);
     snprintf(name, sizeof(name), "%s.gate_proj", stem);
     gate = find_module(p->base, name);
     snprintf(name, sizeof(name), "%s.up_proj", stem);
@@ -355,8 +376,8 @@ static enum cairn_status unknown(const struct cairn_peft *p, const char *name, s
 static enum cairn_status take_tensor(struct cairn_peft *p, const char *name, struct cairn_error *err)
 {
     static const char mark[] = ".mlp.experts";
-    char module[NAME_BYTES], stack[NAME_BYTES], again[NAME_BYTES], dummy;
-    const char *at, *rest;
+    char module[NAME_BYTES], stack[NAME_BYTES], again[NAME_BYTES];
+    const char *at, *rest = NULL;
     size_t n = strlen(name), head = strlen(PREFIX), tail = strlen(".lora_A.weight");
     int is_a = cairn_ends_with(name, ".lora_A.weight"), param, layer, used = 0;
     long long e;
@@ -364,8 +385,14 @@ static enum cairn_status take_tensor(struct cairn_peft *p, const char *name, str
     if (!cairn_starts_with(name, PREFIX) || (!is_a && !cairn_ends_with(name, ".lora_B.weight")) || n <= head + tail ||
         n - head - tail >= sizeof(module) - 64)
         return unknown(p, name, err);
-    memcpy(module, name + head, n - head - tail);
-    module[n - head - tail] = '\0';
+    memcpy(again, name + head, n - head - tail);
+    again[n - head - tail] = '\0';
+    if (p->c->arch == CAIRN_ARCH_GLM5_NEXT && cairn_starts_with(again, "model.visual.")) { /* no effect on text */
+        p->vision++;
+        return CAIRN_OK;
+    }
+    if (!cairn_name_canonical(p->c, again, module))
+        return unknown(p, name, err);
     if (!is_a) /* its A is needed and brings it in */
         return half(p, module, 'A') ? CAIRN_OK
                                     : cairn_fail(err, CAIRN_EDATA, "%s: no tensor " PREFIX "%s.lora_A.weight", p->dir, module);
@@ -373,18 +400,20 @@ static enum cairn_status take_tensor(struct cairn_peft *p, const char *name, str
     if (param >= 0 && p->base->param[param].ndim == 2)
         return add_plain(p, param, module, err);
     at = strstr(module, mark);
-    if (!at || sscanf(module, "model.layers.%d.%c", &layer, &dummy) != 2)
+    layer = cairn_name_layer(p->c, module, &rest);
+    if (!at || layer < 0)
         return unknown(p, name, err);
     rest = at + sizeof(mark) - 1;
     if (rest[0] == '\0' || strcmp(rest, ".base_layer") == 0) {
-        snprintf(stack, sizeof(stack), "model.layers.%d.mlp.experts%s", layer, rest);
+        snprintf(again, sizeof(again), "mlp.experts%s", rest);
+        cairn_name_of_layer(p->c, layer, again, stack);
         return strcmp(stack, module) == 0 ? add_fused(p, module, layer, err) : unknown(p, name, err);
     }
     if (sscanf(rest, ".%lld.%n", &e, &used) != 1 || used == 0 || e < 0)
         return unknown(p, name, err);
     snprintf(stack, sizeof(stack), "%.*s.%s", (int)(rest - module), module, rest + used);
     param = find_module(p->base, stack);
-    if (param < 0 || p->base->param[param].ndim != 3 || e >= p->base->param[param].dim[0] ||
+    if (param < 0 || !p->base->param[param].experts || e >= p->base->param[param].dim[0] ||
         !cairn_expert_name(stack, e, again, sizeof(again)) || strcmp(again, module) != 0)
         return unknown(p, name, err);
     if (e > 0) { /* expert 0 must be there too, and checks them all */
@@ -410,18 +439,25 @@ static const struct site *site_of(const struct cairn_peft *p, int param)
 /* ---- targets ---------------------------------------------------------------------------------------------------------------- */
 
 /* PEFT's rule: a list entry is a path or the end of one; a string is an expression for the whole path. */
-static int target_hits(const char *target, int is_regex, const char *module, struct cairn_error *err)
+static int target_hits(const struct cairn_model_config *c, const char *target, int is_regex, const char *module, struct cairn_error *err)
 {
-    size_t n = strlen(target), m = strlen(module);
+    char other[NAME_BYTES];
 
     if (is_regex) {
         char *re = cairn_format("(%s)", target); /* parentheses: always an expression */
-        int hit = re ? cairn_target_match(re, module, err) : -1;
+        int hit = re ? hits_path(c, re, module, err) : -1;
 
         free(re);
         return hit;
     }
-    return m >= n && strcmp(module + m - n, target) == 0 && (m == n || module[m - n - 1] == '.');
+    for (int i = -1; i < 0 || cairn_name_other(c, module, i, other); i++) {
+        const char *path = i < 0 ? module : other;
+        size_t n = strlen(target), m = strlen(path);
+
+        if (m >= n && strcmp(path + m - n, target) == 0 && (m == n || path[m - n - 1] == '.'))
+            return 1;
+    }
+    return 0;
 }
 
 static enum cairn_status check_target(const struct cairn_peft *p, const char *target, int is_regex, struct cairn_error *err)
@@ -437,9 +473,9 @@ static enum cairn_status check_target(const struct cairn_peft *p, const char *ta
         if (q->ndim < 2 || !cairn_ends_with(q->name, ".weight"))
             continue;
         snprintf(stack, sizeof(stack), "%.*s", (int)(strlen(q->name) - strlen(".weight")), q->name);
-        if (q->ndim != 3 || !cairn_expert_name(stack, 0, module, sizeof(module)))
+        if (!q->experts || !cairn_expert_name(stack, 0, module, sizeof(module)))
             memcpy(module, stack, sizeof(module));
-        hit = target_hits(target, is_regex, module, err);
+        hit = target_hits(p->c, target, is_regex, module, err);
         if (hit < 0)
             return cairn_error_prefix(err, "%s: key \"target_modules\"", p->where);
         if (!hit)
@@ -450,7 +486,7 @@ static enum cairn_status check_target(const struct cairn_peft *p, const char *ta
         s = site_of(p, i);
         if (s && s->form != FUSED) { /* module names never reach fused experts */
             hits++;
-            experts += q->ndim == 3;
+            experts += q->experts;
         } else if (q->adaptable && q->ndim == 2 && missing < 0) {
             missing = i;
         }
@@ -497,9 +533,9 @@ static enum cairn_status check_parameter_target(const struct cairn_peft *p, cons
                           "down_proj", p->where, target);
     for (int i = 0; i < p->base->count; i++) {
         const struct cairn_param *q = &p->base->param[i];
-        const struct site *s = q->ndim == 3 ? site_of(p, i) : NULL;
+        const struct site *s = q->experts ? site_of(p, i) : NULL;
 
-        if (q->ndim != 3 || cairn_ends_with(q->name, ".down_proj.weight") == gate_up)
+        if (!q->experts || cairn_ends_with(q->name, ".down_proj.weight") == gate_up)
             continue;
         if (s && s->form == FUSED)
             hits++;
@@ -626,6 +662,8 @@ enum cairn_status cairn_peft_open(struct cairn_peft **out, const char *dir, cons
         TRY(take_tensor(p, cairn_st_at(p->st, i)->name, err));
     if (!p->sites)
         TRY(cairn_fail(err, CAIRN_EDATA, "%s: no LoRA matrices", p->dir));
+    if (p->vision)
+        cairn_warn("%s: %d tensors for the vision tower are left out: they have no effect on text", p->dir, p->vision);
     qsort(p->site, (size_t)p->sites, sizeof(*p->site), by_param);
     for (int i = 1; i < p->sites; i++)
         if (p->site[i].param == p->site[i - 1].param)
@@ -676,7 +714,7 @@ static enum cairn_status read_half(struct cairn_peft *p, const struct site *s, c
 {
     enum cairn_status st = CAIRN_OK;
     const struct cairn_param *q = &p->base->param[s->param];
-    int64_t E = q->ndim == 3 ? q->dim[0] : 1, out = q->dim[q->ndim - 2], r = s->rank;
+    int64_t E = q->experts ? q->dim[0] : 1, out = q->dim[q->ndim - 2], r = s->rank;
     const struct cairn_st_tensor *t;
     float *b = NULL;
 

@@ -12,11 +12,12 @@
 #include "base/str.h"
 #include "ckpt/convert.h"
 #include "model/hf.h"
+#include "model/names.h"
 #include "model/peft.h"
 #include "model/values.h"
 
 #define PREFIX "base_model.model."
-#define NAME_BYTES 256
+#define NAME_BYTES CAIRN_NAME_BYTES
 
 struct saver {
     const struct cairn_adapter *a;
@@ -37,24 +38,29 @@ struct saver {
     size_t narrow_bytes;
 };
 
+/* The module as peft sees it: transformers' path. */
 static void module_path(const struct saver *s, const struct cairn_lora *l, char *out, size_t n)
 {
     const char *name = s->base->param[l->param].name;
+    char own[NAME_BYTES];
 
+    if (cairn_name_other(s->c, name, 1, own))
+        name = own;
     snprintf(out, n, "%.*s", (int)(strlen(name) - strlen(".weight")), name);
 }
 
 static int is_expert(const struct saver *s, const struct cairn_lora *l)
 {
-    return s->base->param[l->param].ndim == 3;
+    return s->base->param[l->param].experts;
 }
 
 static const struct cairn_lora *lora_named(const struct saver *s, int layer, const char *proj)
 {
-    char name[NAME_BYTES];
+    char name[NAME_BYTES], tail[64];
     int i;
 
-    snprintf(name, sizeof(name), "model.layers.%d.mlp.experts.%s.weight", layer, proj);
+    snprintf(tail, sizeof(tail), "mlp.experts.%s.weight", proj);
+    cairn_name_of_layer(s->c, layer, tail, name);
     i = cairn_param_find(s->base, name);
     return i >= 0 && s->a->of_param[i] >= 0 ? &s->a->lora[s->a->of_param[i]] : NULL;
 }
@@ -156,8 +162,8 @@ static void pattern_path(const struct saver *s, const struct cairn_lora *l, char
     if (!is_expert(s, l))
         snprintf(out, n, "%s", s->parameters && is_mlp(strrchr(path, '.') + 1) ? s->base->param[l->param].name : path);
     else if (s->fused)
-        snprintf(out, n, "model.layers.%d.mlp.experts.%s", s->base->param[l->param].layer,
-                 cairn_ends_with(path, ".down_proj") ? "down_proj" : "gate_up_proj");
+        cairn_name_of_layer(s->c, s->base->param[l->param].layer,
+                            cairn_ends_with(path, ".down_proj") ? "mlp.experts.down_proj" : "mlp.experts.gate_up_proj", out);
     else
         cairn_expert_name(path, -1, out, n);
 }
@@ -260,10 +266,10 @@ static int patterns(const struct saver *s, json_t *o)
         if (bad || !is_expert(s, l) || s->fused || cairn_ends_with(path, ".up_proj"))
             continue;
         if (cairn_ends_with(path, ".gate_proj") && (l->rank != u->rank || alpha_of(s->a, l) != alpha)) { /* for peft's own fusion */
-            snprintf(path, sizeof(path), "model.layers.%d.mlp.experts.gate_up_proj", s->base->param[l->param].layer);
+            cairn_name_of_layer(s->c, s->base->param[l->param].layer, "mlp.experts.gate_up_proj", path);
             bad = add_pattern(ranks, alphas, path, 2 * l->rank, 0, 2 * alpha_of(s->a, l), 0);
         } else if (cairn_ends_with(path, ".down_proj")) {
-            snprintf(path, sizeof(path), "model.layers.%d.mlp.experts.down_proj", s->base->param[l->param].layer);
+            cairn_name_of_layer(s->c, s->base->param[l->param].layer, "mlp.experts.down_proj", path);
             bad = add_pattern(ranks, alphas, path, l->rank, u->rank, alpha_of(s->a, l), alpha);
         }
     }
@@ -365,7 +371,7 @@ static enum cairn_status emit_lora(struct saver *s, const struct cairn_lora *l, 
 {
     enum cairn_status st = CAIRN_OK;
     const struct cairn_param *p = &s->base->param[l->param];
-    int64_t E = p->ndim == 3 ? p->dim[0] : 1, in = p->dim[p->ndim - 1], out = p->dim[p->ndim - 2], r = l->rank;
+    int64_t E = p->experts ? p->dim[0] : 1, in = p->dim[p->ndim - 1], out = p->dim[p->ndim - 2], r = l->rank;
     char path[NAME_BYTES], module[NAME_BYTES];
     float *a = NULL, *b = NULL;
 
@@ -373,7 +379,7 @@ static enum cairn_status emit_lora(struct saver *s, const struct cairn_lora *l, 
     TRY(fetch(s, l->a, &a, err));
     TRY(fetch(s, l->b, &b, err));
     for (int64_t e = 0; e < E; e++) {
-        if (p->ndim != 3 || !cairn_expert_name(path, e, module, sizeof(module)))
+        if (!p->experts || !cairn_expert_name(path, e, module, sizeof(module)))
             snprintf(module, sizeof(module), "%s", path);
         TRY(emit(s, module, 'A', r, in, a ? a + e * r * in : NULL, err));
         TRY(emit(s, module, 'B', out, r, b ? b + e * out * r : NULL, err));
@@ -442,10 +448,10 @@ static enum cairn_status emit_all(struct saver *s, struct cairn_error *err)
             continue; /* with gate */
         /* gate_up is wrapped first, so it is the inner one when both are there; alone, either has the outer name */
         if (cairn_ends_with(name, ".gate_proj.weight")) {
-            snprintf(module, sizeof(module), "model.layers.%d.mlp.experts%s", layer, lora_named(s, layer, "down_proj") ? ".base_layer" : "");
+            cairn_name_of_layer(s->c, layer, lora_named(s, layer, "down_proj") ? "mlp.experts.base_layer" : "mlp.experts", module);
             TRY(emit_fused(s, l, lora_named(s, layer, "up_proj"), module, err));
         } else {
-            snprintf(module, sizeof(module), "model.layers.%d.mlp.experts", layer);
+            cairn_name_of_layer(s->c, layer, "mlp.experts", module);
             TRY(emit_fused(s, l, NULL, module, err));
         }
     }

@@ -238,12 +238,12 @@ static enum cairn_status lengths_check(const struct cairn_recipe *recipe, const 
 
 static enum cairn_status init_keys_check(const struct cairn_recipe *recipe, struct cairn_error *err)
 {
-    const char *near, *key = cairn_config_unknown(cairn_recipe_get(recipe, "model.init"), &near);
+    const char *box, *near, *key = cairn_config_unknown(cairn_recipe_get(recipe, "model.init"), &box, &near);
     char path[200];
 
     if (!key)
         return CAIRN_OK;
-    snprintf(path, sizeof path, "model.init.%.150s", key);
+    snprintf(path, sizeof path, "model.init.%s%.150s", box, key);
     return cairn_recipe_fail(recipe, path, err, "no config.json has this key%s%s", near ? "; nearest: " : "", near ? near : "");
 }
 

@@ -1,5 +1,5 @@
 /* config_test.c - the reading rules of spec/model.md 1.4 as a table: a patch of a good configuration, and what must come of it. */
-#include "tiny.h"
+#include "flash.h"
 
 #include "base/str.h"
 #include "model/config.h"
@@ -116,8 +116,8 @@ static void refused(void **state)
     static const struct {
         const char *patch, *says;
     } t[] = {
-        {"{\"model_type\": \"glm5_next\", \"architectures\": [\"Glm5NextForConditionalGeneration\"]}", "glm5_next"},
-        {"{\"model_type\": \"glm5_next\"}", "supported: glm_moe_dsa"},
+        {"{\"model_type\": \"glm4_moe\", \"architectures\": [\"Glm4MoeForCausalLM\"]}", "glm4_moe"},
+        {"{\"model_type\": \"glm4_moe\"}", "supported: glm_moe_dsa"},
         {"{\"model_type\": \"REMOVED\"}", "model_type"},
         {"{\"hidden_act\": \"gelu\"}", "gelu"},
         {"{\"attention_bias\": true}", "attention_bias"},
@@ -164,6 +164,114 @@ static void refused(void **state)
     }
 }
 
+/* glm5_next: the published object, with members of text_config replaced. */
+static json_t *flash(const char *patch)
+{
+    json_t *o, *p, *v, *text;
+    const char *k;
+
+    OK(cairn_json_parse(&o, FLASH_PUBLISHED, strlen(FLASH_PUBLISHED), "good", err));
+    OK(cairn_json_parse(&p, patch, strlen(patch), "patch", err));
+    text = json_object_get(o, "text_config");
+    json_object_foreach(p, k, v) {
+        if (json_is_string(v) && !strcmp(json_string_value(v), "REMOVED"))
+            json_object_del(text, k);
+        else
+            json_object_set(text, k, v);
+    }
+    json_decref(p);
+    return o;
+}
+
+static void flash_published(void **state)
+{
+    struct cairn_model_config c;
+    json_t *o = flash("{}");
+    int kda = 0, full = 0, dense = 0;
+
+    (void)state;
+    OK(cairn_config_parse(&c, o, "x", err));
+    for (int i = 0; i < 45; i++) {
+        assert_int_equal(c.kda[i], i % 4 != 3);
+        assert_int_equal(c.indexer[i], i % 4 == 3);
+        kda += c.kda[i];
+        full += c.indexer[i];
+        dense += c.dense[i];
+    }
+    assert_true(kda == 34 && full == 11 && dense == 3 && c.nextn == 1);
+    assert_string_equal(c.prefix, "model.language_model.");
+    assert_true(c.index_pool == 4 && cairn_config_index_width(&c) == 2051 && c.streams == 4 && c.stream_iters == 20);
+    assert_true(c.kda_heads == 64 && c.kda_dim == 128 && c.kda_conv == 4 && c.kda_bound == -5);
+    assert_true(c.swiglu_limit == 10 && c.rope == 0 && c.latent_norm_eps == 1e-5f && c.pad == 154820 && c.stops == 3);
+    assert_true(c.placeholders == 6 && c.placeholder[0] == 154854);
+    json_decref(o);
+    cairn_config_free(&c);
+}
+
+static void flash_rules(void **state)
+{
+    static const struct {
+        const char *patch, *says; /* NULL: accepted */
+    } t[] = {
+        {"{\"linear_attn_config\": \"REMOVED\", \"linear_num_heads\": 8, \"linear_lower_bound\": -2.5}", NULL},
+        {"{\"linear_num_heads\": 8}", NULL}, /* linear_attn_config wins */
+        {"{\"n_routed_experts\": \"REMOVED\", \"num_local_experts\": 288}", NULL},
+        {"{\"qk_rope_head_dim\": 64}", "qk_rope_head_dim"},
+        {"{\"qk_head_dim\": 320}", "qk_head_dim"},
+        {"{\"index_topk\": 2047}", "index_kpool"},
+        {"{\"num_key_value_heads\": 8}", "num_key_value_heads"},
+        {"{\"q_lora_rank\": null}", "q_lora_rank"},
+        {"{\"index_kpool_always_select_tail\": false}", "always_select_tail"},
+        {"{\"linear_attn_config\": null, \"linear_lower_bound\": null}", "softplus"},
+        {"{\"linear_attn_config\": null, \"linear_lower_bound\": -50}", "-5 to below 0"},
+        {"{\"layer_types\": [\"linear_attention\"]}", "layer_types"},
+        {"{\"num_hidden_layers\": 2, \"layer_types\": [\"linear_attention\", \"sliding\"]}", "entry 1"},
+        {"{\"num_hidden_layers\": 2, \"num_nextn_predict_layers\": 0, \"layer_types\": [\"linear_attention\", \"full_attention\"],"
+         "\"indexer_types\": [\"full\", \"shared\"]}", "layer 1 shares"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        struct cairn_model_config c;
+        struct cairn_error e = {0};
+        json_t *o = flash(t[i].patch);
+        enum cairn_status st = cairn_config_parse(&c, o, "x", &e);
+
+        if (st != (t[i].says ? CAIRN_EDATA : CAIRN_OK) || (t[i].says && !strstr(e.text, t[i].says)))
+            fail_msg("%s: %s", t[i].patch, st == CAIRN_OK ? "accepted" : e.text);
+        if (st == CAIRN_OK) {
+            assert_int_equal(c.kda_heads, i == 0 ? 8 : 64);
+            assert_true(c.kda_bound == (i == 0 ? -2.5f : -5.0f) && c.experts == 288);
+            cairn_config_free(&c);
+        }
+        json_decref(o);
+    }
+}
+
+/* Misspelt keys of hand-written configurations, with where they stand and what they were to be. */
+static void unknown_keys(void **state)
+{
+    static const struct {
+        const char *patch, *key, *near;
+    } t[] = {{"{}", NULL, NULL}, {"{\"hc_multi\": 4}", "hc_multi", "hc_mult"}, {"{\"rope_theta\": 1}", "rope_theta", NULL}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        json_t *o = flash(t[i].patch);
+        const char *box, *near, *key = cairn_config_unknown(o, &box, &near);
+
+        if (!t[i].key) {
+            assert_null(key);
+        } else {
+            assert_string_equal(key, t[i].key);
+            assert_string_equal(box, "text_config.");
+            if (t[i].near)
+                assert_string_equal(near, t[i].near);
+        }
+        json_decref(o);
+    }
+}
+
 static void files(void **state)
 {
     struct cairn_model_config c;
@@ -188,6 +296,9 @@ int main(void)
         cmocka_unit_test(good),
         cmocka_unit_test(published),
         cmocka_unit_test(refused),
+        cmocka_unit_test(flash_published),
+        cmocka_unit_test(flash_rules),
+        cmocka_unit_test(unknown_keys),
         cmocka_unit_test(files),
     };
 

@@ -74,7 +74,7 @@ static void test_case(void **state)
 /* Another architecture: 65, before any tensor is looked for. */
 static void test_architecture(void **state)
 {
-    static const char text[] = "{\"model_type\": \"glm5_next\", \"architectures\": [\"Glm5NextForConditionalGeneration\"]}";
+    static const char text[] = "{\"model_type\": \"glm4_moe\", \"architectures\": [\"Glm4MoeForCausalLM\"]}";
     char dir[] = "/tmp/cairn-fixture-XXXXXX", path[64], *argv[] = {"fixture_check", dir, NULL};
     struct cairn_error err;
 

@@ -1,5 +1,5 @@
 /* params_test.c - counts of the published models, the layout of stores, and the statistics of initial values. */
-#include "tiny.h"
+#include "flash.h"
 
 #include <math.h>
 
@@ -55,6 +55,38 @@ static void published_counts(void **state)
     }
 }
 
+/* Numbers of spec/model_flash.md, 1, 14.6 and 15. fp32 constants: 4 hyper-connections' and KDA's 2 a layer, and the selection biases. */
+static void flash_counts(void **state)
+{
+    static const struct {
+        const char *config;
+        int64_t parameters, tensors, kept;
+    } t[] = {
+        {FLASH_PUBLISHED, 313326811966, 34 * 15 + 11 * 14 + 42 * (1736 - 867) + 3 * 3 + 45 * 8 + 3, 45 * 4 + 34 * 2 + 42},
+        {FLASH_TINY, 1069440, 0, 6 * 4 + 3 * 2 + 5},
+        {FLASH_SMALL, 32064010, 0, 10 * 4 + 7 * 2 + 8},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        struct cairn_model_config c;
+        struct cairn_param_table p;
+        int64_t tensors = 0, kept = 0;
+
+        create(&c, &p, "%s", t[i].config);
+        for (int j = 0; j < p.count; j++) {
+            tensors += p.param[j].experts ? p.param[j].dim[0] : 1;
+            kept += p.param[j].keep_f32;
+        }
+        assert_int_equal(p.elements, t[i].parameters);
+        if (t[i].tensors)
+            assert_int_equal(tensors, t[i].tensors);
+        assert_int_equal(kept, t[i].kept);
+        cairn_param_table_free(&p);
+        cairn_config_free(&c);
+    }
+}
+
 static void cuts(void **state)
 {
     static const struct {
@@ -81,15 +113,27 @@ static void cuts(void **state)
         {"model.layers.3.mlp.experts.up_proj.weight", 3, {256, 2048, 6144}, CAIRN_CUT_DIM1, CAIRN_CUT_DIM0, 0, 1, 1},
         {"model.layers.3.mlp.experts.down_proj.weight", 3, {256, 6144, 2048}, CAIRN_CUT_DIM2, CAIRN_CUT_DIM0, 0, 1, 1},
         {"model.layers.3.mlp.shared_experts.gate_proj.weight", 2, {2048, 6144}, CAIRN_CUT_DIM0, CAIRN_CUT_NONE, 0, 1, 1},
+        {"model.language_model.layers.0.self_attn.q_proj.weight", 2, {8192, 4096}, CAIRN_CUT_DIM0, CAIRN_CUT_NONE, 0, 1, 1},
+        {"model.language_model.layers.0.self_attn.q_conv1d.weight", 3, {8192, 1, 4}, CAIRN_CUT_DIM0, CAIRN_CUT_NONE, 0, 0, 0},
+        {"model.language_model.layers.0.self_attn.f_a_proj.weight", 2, {128, 4096}, CAIRN_CUT_NONE, CAIRN_CUT_NONE, 0, 1, 1},
+        {"model.language_model.layers.0.self_attn.A_log", 1, {64}, CAIRN_CUT_DIM0, CAIRN_CUT_NONE, 0, 0, 0},
+        {"model.language_model.layers.0.self_attn.dt_bias", 1, {8192}, CAIRN_CUT_DIM0, CAIRN_CUT_NONE, 0, 0, 0},
+        {"model.language_model.layers.0.self_attn.o_proj.weight", 2, {4096, 8192}, CAIRN_CUT_DIM1, CAIRN_CUT_NONE, 0, 1, 1},
+        {"model.language_model.layers.3.self_attn.o_proj.weight", 2, {4096, 16384}, CAIRN_CUT_DIM1, CAIRN_CUT_NONE, 0, 1, 1},
+        {"model.language_model.layers.3.self_attn.indexer.index_kpool_compress_ape", 2, {4, 128}, CAIRN_CUT_NONE, CAIRN_CUT_NONE, 1, 0, 0},
+        {"model.language_model.layers.3.hc_ffn_fn", 2, {24, 16384}, CAIRN_CUT_NONE, CAIRN_CUT_NONE, 0, 1, 0},
+        {"model.language_model.layers.3.hc_ffn_scale", 1, {3}, CAIRN_CUT_NONE, CAIRN_CUT_NONE, 0, 0, 0},
     };
-    struct cairn_model_config c;
-    struct cairn_param_table p;
+    struct cairn_model_config c, flash;
+    struct cairn_param_table p, q5;
 
     (void)state;
     create(&c, &p, GLM51, "");
+    create(&flash, &q5, "%s", FLASH_PUBLISHED);
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
-        int j = cairn_param_find(&p, t[i].name);
-        const struct cairn_param *q = &p.param[j];
+        const struct cairn_param_table *in = strstr(t[i].name, "language_model") ? &q5 : &p;
+        int j = cairn_param_find(in, t[i].name);
+        const struct cairn_param *q = &in->param[j];
 
         if (j < 0)
             fail_msg("no %s", t[i].name);
@@ -102,6 +146,8 @@ static void cuts(void **state)
     assert_int_equal(cairn_param_find(&p, ""), -1);
     cairn_param_table_free(&p);
     cairn_config_free(&c);
+    cairn_param_table_free(&q5);
+    cairn_config_free(&flash);
 }
 
 /* Trainable ones first, those with decay before those without; no overlap; aligned; the order of the table is the order of names. */
@@ -258,7 +304,7 @@ static void too_large(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_counts), cmocka_unit_test(cuts), ON("cpu", layout), ON("cpu", stores), ON("guard", stores),
+        cmocka_unit_test(published_counts), cmocka_unit_test(flash_counts), cmocka_unit_test(cuts), ON("cpu", layout), ON("cpu", stores), ON("guard", stores),
         ON("cpu", initial_values), ON("guard", initial_values), cmocka_unit_test(too_large),
     };
 

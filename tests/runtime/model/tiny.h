@@ -94,12 +94,12 @@ static inline uint32_t tiny_draw(uint64_t *counter, uint32_t below)
     return w[0] % below;
 }
 
-/* backend: as kernels/backend.h has it, with "/bf16" behind it for that activation type. adapter: 1 puts one on every linear layer,
- * gate and up of the experts sharing A, with random A and B. */
+/* backend: as kernels/backend.h has it, with "/bf16" behind it for that activation type. more: members of TINY_CONFIG, or a whole
+ * configuration, which begins with a brace. adapter: 1 puts one on every linear layer, gate and up of the experts sharing A, with random A
+ * and B. */
 static inline void tiny_open(struct tiny *t, const char *backend, int threads, const char *more, int adapter)
 {
-    static const char *const targets[] = {"q_a_proj",  "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj",
-                                          "gate_proj", "up_proj",  "down_proj",          NULL};
+    static const char *const targets[] = {"all-linear", NULL};
     const char *act = strchr(backend, '/');
     char name[32], text[4096];
     struct cairn_compute_opts o = {.backend = name, .threads = threads, .act = act ? act + 1 : "f32"};
@@ -107,7 +107,10 @@ static inline void tiny_open(struct tiny *t, const char *backend, int threads, c
 
     memset(t, 0, sizeof *t);
     snprintf(name, sizeof name, "%.*s", (int)strcspn(backend, "/"), backend);
-    snprintf(text, sizeof text, TINY_CONFIG, more);
+    if (more[0] == '{')
+        snprintf(text, sizeof text, "%s", more);
+    else
+        snprintf(text, sizeof text, TINY_CONFIG, more);
     OK(cairn_json_parse(&json, text, strlen(text), "tiny", err));
     OK(cairn_config_parse(&t->config, json, "tiny", err));
     json_decref(json);
