@@ -680,7 +680,7 @@ enum cairn_tok_result cairn_latex_tokens(struct cairn_arena *arena, const char *
     }
     while (at < end && (is_ch(&lx.t[at], ':') || is_ch(&lx.t[at], '=')))
         at++;
-    out->t = lx.t + at;
+    out->t = lx.t ? lx.t + at : NULL; /* nothing but wrappers */
     out->n = end - at;
     return CAIRN_TOK_OK;
 }
