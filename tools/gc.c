@@ -1,5 +1,5 @@
 /* gc.c - `cairn gc DIR`: what a run no longer needs goes now: trainer states and policies beyond what the recipe keeps, leftovers of dead
- * attempts, old quarantine, orphaned shared memory.
+ * attempts, old quarantine, orphaned shared memory, what the node store of this node keeps beyond its size and age.
  *
  * Collection is ckpt/retention.h's: pins are respected, one valid generation always stays, what was collected stays done. Holds the run's
  * lock. Nothing is removed of which it is not certain that nobody uses it.
@@ -21,6 +21,7 @@
 #include "ckpt/verify.h"
 #include "stages/common/lock.h"
 #include "stages/common/run.h"
+#include "stages/common/setup.h"
 #include "tools/cli.h"
 #include "tools/quarantine.h"
 #include "tools/verbs.h"
@@ -60,7 +61,8 @@ static error_t option(int key, char *arg, struct argp_state *state)
 static const struct argp argp = {
     options, option, "DIR",
     "Frees what a run no longer needs: trainer states and policies beyond checkpoint.keep, keep_every and keep_policies of its recipe, what dead "
-    "attempts left, quarantine of old repairs, and shared memory of processes that are gone.\v"
+    "attempts left, quarantine of old repairs, shared memory of processes that are gone, and what the "
+    "node store of this node keeps beyond sync.node_store.\v"
     "Finished shards of a dead attempt stay: the next attempt adopts them. Nobody may be at work on DIR.\n\n"
     "Examples:\n  cairn gc --dry-run /tmp/tiny\n  cairn gc /tmp/tiny --older-than 7",
     NULL, NULL, NULL};
@@ -295,6 +297,14 @@ static void shm_freed(void *arg, const char *path, int64_t bytes)
     freed(g, "shared memory of a process that is gone", path, bytes, g->err);
 }
 
+static enum cairn_status stored_freed(void *arg, const struct cairn_nodestore_entry *e, struct cairn_error *err)
+{
+    const char *what = !e->made ? "an unfinished object of the node store" : e->expired ? "an expired object of the node store"
+                                                                                      : "an object beyond the node store's size";
+
+    return freed(arg, what, e->path, e->bytes, err);
+}
+
 static enum cairn_status collect(struct gc *g, struct cairn_error *err)
 {
     const struct cairn_recipe *recipe = g->run->frozen;
@@ -302,6 +312,7 @@ static enum cairn_status collect(struct gc *g, struct cairn_error *err)
                                            .keep_every = cairn_recipe_i64(recipe, "checkpoint.keep_every"),
                                            .reason = "checkpoint.keep"};
     struct cairn_retention policies = {.keep = -1, .reason = "checkpoint.keep_policies"};
+    struct cairn_nodestore_opts store;
     const json_t *keep = cairn_recipe_get(recipe, "checkpoint.keep_policies");
     enum cairn_status st = CAIRN_OK;
 
@@ -312,6 +323,8 @@ static enum cairn_status collect(struct gc *g, struct cairn_error *err)
     TRY(leftovers(g, err));
     TRY(cairn_quarantine_expire(g->run->dir, g->a->days * 86400, g->a->dry, quarantine_freed, g, err));
     TRY(cairn_shm_sweep(CAIRN_SHM_DIR, g->a->dry, shm_freed, g, err));
+    if (cairn_setup_node_store(&store, recipe))
+        TRY(cairn_nodestore_sweep(&store, g->a->dry, stored_freed, g, err));
 out:
     return st;
 }

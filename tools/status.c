@@ -20,6 +20,7 @@
 #include "stages/common/lock.h"
 #include "stages/common/run.h"
 #include "tools/cli.h"
+#include "tools/stored.h"
 #include "tools/verbs.h"
 
 #define TAIL_BYTES (256 << 10)
@@ -176,7 +177,7 @@ static enum cairn_status status_make(const struct cairn_run *run, json_t **out, 
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_link *chain = NULL, *first = NULL;
-    json_t *rows = json_array(), *o = NULL;
+    json_t *rows = json_array(), *o = NULL, *stored;
     struct cairn_trail *trail = NULL;
     char holder[400] = "";
     int64_t steps_done = 0;
@@ -199,6 +200,8 @@ static enum cairn_status status_make(const struct cairn_run *run, json_t **out, 
                   (json_int_t)cairn_recipe_i64(run->recipe, "run.steps"), "amendments", cairn_amendments_json(run), "stages", rows);
     if (!o)
         TRY(CAIRN_NOMEM(err));
+    if ((stored = cairn_stored_json(run->recipe)))
+        json_object_set_new(o, "node_store", stored);
     if (cairn_trail_note(trail)[0])
         json_object_set_new(o, "slurm", json_string(cairn_trail_note(trail)));
     *out = o;
@@ -251,6 +254,7 @@ static void status_print(const json_t *o, int all)
         if (text_of(row, "next")[0])
             printf("          to go on: %s\n", text_of(row, "next"));
     }
+    cairn_stored_print(json_object_get(o, "node_store"));
 }
 
 int cairn_verb_status(int argc, char **argv)

@@ -22,6 +22,8 @@ struct block {
     char *p, *map;
     size_t map_bytes, body_bytes; /* body: what is protected and unprotected, without the last page */
     int opened, access;
+    void (*freed)(void *arg); /* adopted: told instead of free */
+    void *arg;
 };
 
 static enum cairn_status block_alloc(struct cairn_device *dev, size_t bytes, void **impl, struct cairn_error *err)
@@ -61,11 +63,27 @@ static void block_release(struct cairn_device *dev, void *impl, size_t bytes)
 
     (void)dev;
     (void)bytes;
-    if (b->map)
+    if (b->freed)
+        b->freed(b->arg);
+    else if (b->map)
         munmap(b->map, b->map_bytes);
     else
         free(b->p);
     free(b);
+}
+
+static enum cairn_status block_adopt(struct cairn_device *dev, void *p, size_t bytes, void (*freed)(void *arg), void *arg, void **impl,
+                                     struct cairn_error *err)
+{
+    struct block *b = calloc(1, sizeof *b);
+
+    (void)dev;
+    (void)bytes;
+    if (!b)
+        return CAIRN_NOMEM(err);
+    *b = (struct block){.p = p, .freed = freed, .arg = arg};
+    *impl = b;
+    return CAIRN_OK;
 }
 
 static void *block_open(struct cairn_device *dev, void *impl, size_t bytes, int access)
@@ -143,23 +161,25 @@ static enum cairn_status fill(struct cairn_device *dev, void *stream, void *d_ds
     return at_once_wait(dev, stream, err);
 }
 
-static const struct cairn_device_ops device_ops = {
-    .alloc = block_alloc,
-    .release = block_release,
-    .open = block_open,
-    .close = block_close,
-    .stream_create = at_once_create,
-    .stream_destroy = at_once_destroy,
-    .stream_wait = at_once_wait,
-    .event_create = at_once_create,
-    .event_destroy = at_once_destroy,
-    .event_record = at_once_event,
-    .event_wait = at_once_event,
-    .copy_in = copy_in,
-    .copy_out = copy_in,
-    .copy = copy_within,
-    .fill = fill,
-};
+#define MEMORY_AND_STREAMS \
+    .alloc = block_alloc, \
+    .release = block_release, \
+    .open = block_open, \
+    .close = block_close, \
+    .stream_create = at_once_create, \
+    .stream_destroy = at_once_destroy, \
+    .stream_wait = at_once_wait, \
+    .event_create = at_once_create, \
+    .event_destroy = at_once_destroy, \
+    .event_record = at_once_event, \
+    .event_wait = at_once_event, \
+    .copy_in = copy_in, \
+    .copy_out = copy_in, \
+    .copy = copy_within, \
+    .fill = fill
+
+static const struct cairn_device_ops device_ops = {MEMORY_AND_STREAMS, .adopt = block_adopt};
+static const struct cairn_device_ops guard_ops = {MEMORY_AND_STREAMS}; /* what is adopted could not be protected */
 
 static void set_threads(struct cairn_device *dev, int threads)
 {
@@ -192,7 +212,7 @@ static enum cairn_status cpu_open(int ordinal, const struct cairn_backend_opts *
         return CAIRN_NOMEM(err);
     d->guard = o && o->guard;
     d->bf16 = o && o->act && !strcmp(o->act, "bf16");
-    d->dev = (struct cairn_device){.name = d->guard ? "guard" : "cpu", .ops = &device_ops, .state = d};
+    d->dev = (struct cairn_device){.name = d->guard ? "guard" : "cpu", .ops = d->guard ? &guard_ops : &device_ops, .state = d};
     set_threads(&d->dev, o ? o->threads : 0);
     *out = &d->dev;
     return CAIRN_OK;

@@ -50,6 +50,32 @@ out:
     return st;
 }
 
+int cairn_buffer_adopts(const struct cairn_device *dev)
+{
+    return dev->ops->adopt != NULL;
+}
+
+enum cairn_status cairn_buffer_adopt(struct cairn_device *dev, void *p, size_t bytes, void (*freed)(void *arg), void *arg,
+                                     struct cairn_buffer **out, struct cairn_error *err)
+{
+    struct cairn_buffer *b;
+    enum cairn_status st = CAIRN_OK;
+
+    if (!cairn_buffer_adopts(dev) || !bytes || (uintptr_t)p % 64)
+        return CAIRN_BUG(err, "memory that this device cannot adopt");
+    b = calloc(1, sizeof *b);
+    if (!b)
+        return CAIRN_NOMEM(err);
+    b->dev = dev;
+    b->bytes = bytes;
+    TRY(dev->ops->adopt(dev, p, bytes, freed, arg, &b->impl, err));
+    *out = b;
+    b = NULL;
+out:
+    free(b);
+    return st;
+}
+
 void cairn_buffer_destroy(struct cairn_buffer *b)
 {
     if (!b)

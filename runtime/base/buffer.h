@@ -63,6 +63,9 @@ struct cairn_device_ops {
     enum cairn_status (*capture_end)(struct cairn_device *dev, void *stream, void **graph, struct cairn_error *err);
     enum cairn_status (*graph_launch)(struct cairn_device *dev, void *graph, void *stream, struct cairn_error *err);
     void (*graph_destroy)(struct cairn_device *dev, void *graph);
+    /* Host memory of somebody else as an allocation, on devices whose memory is host memory; NULL: cannot. `freed` is called in its release. */
+    enum cairn_status (*adopt)(struct cairn_device *dev, void *p, size_t bytes, void (*freed)(void *arg), void *arg, void **impl,
+                               struct cairn_error *err);
 };
 
 struct cairn_device {
@@ -106,6 +109,10 @@ struct cairn_tensor {
 };
 
 enum cairn_status cairn_buffer_create(struct cairn_device *dev, size_t bytes, struct cairn_buffer **out, struct cairn_error *err);
+/* A buffer over p (64-byte aligned), which stays the caller's until freed(arg) is called at the buffer's end; not called on failure. */
+enum cairn_status cairn_buffer_adopt(struct cairn_device *dev, void *p, size_t bytes, void (*freed)(void *arg), void *arg,
+                                     struct cairn_buffer **out, struct cairn_error *err);
+int cairn_buffer_adopts(const struct cairn_device *dev); /* 0: cairn_buffer_adopt is a bug */
 void cairn_buffer_destroy(struct cairn_buffer *buf);
 void *cairn_buffer_open(struct cairn_buffer *buf, int access); /* for ops, transports and shard I/O only */
 void cairn_buffer_close(struct cairn_buffer *buf);

@@ -234,33 +234,55 @@ out:
     return st;
 }
 
-static enum cairn_status store_create(struct cairn_store *out, const struct cairn_param_table *t, struct cairn_device *dev,
-                                      int trainable_only, enum cairn_dtype type, struct cairn_error *err)
+/* A store over buf, which becomes its own in any case. */
+static enum cairn_status store_over(struct cairn_store *out, const struct cairn_param_table *t, struct cairn_buffer *buf, struct plan l,
+                                    int trainable_only, struct cairn_error *err)
 {
+    struct cairn_store s = {.table = t, .buf = buf};
     enum cairn_status st = CAIRN_OK;
-    struct cairn_store s = {.table = t};
-    struct cairn_stream stream = {0};
-    const struct plan l = plan_store(t, trainable_only, type);
-    int streaming = 0;
-    struct cairn_tensor all;
-    int64_t words = (int64_t)(l.bytes / 4);
 
     s.tensor = calloc((size_t)t->count + 1, sizeof(*s.tensor));
     if (!s.tensor)
         TRY(CAIRN_NOMEM(err));
-    TRY(cairn_buffer_create(dev, l.bytes, &s.buf, err));
     TRY(store_views(&s, t, l, trainable_only, err));
-    TRY(cairn_tensor_view(&all, s.buf, 0, CAIRN_F32, 1, &words, err));
-    TRY(cairn_stream_create(dev, &stream, err));
-    streaming = 1;
-    TRY(cairn_tensor_zero(&stream, &all, err));
-    TRY(cairn_stream_wait(&stream, err));
     *out = s;
     memset(&s, 0, sizeof(s));
 out:
-    if (streaming)
-        cairn_stream_destroy(&stream);
     cairn_store_free(&s);
+    return st;
+}
+
+static enum cairn_status zero_all(struct cairn_buffer *buf, struct cairn_error *err)
+{
+    const int64_t words = (int64_t)(buf->bytes / 4);
+    struct cairn_stream stream = {0};
+    struct cairn_tensor all;
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_tensor_view(&all, buf, 0, CAIRN_F32, 1, &words, err));
+    TRY(cairn_stream_create(buf->dev, &stream, err));
+    st = cairn_tensor_zero(&stream, &all, err);
+    if (st == CAIRN_OK)
+        st = cairn_stream_wait(&stream, err);
+    cairn_stream_destroy(&stream);
+out:
+    return st;
+}
+
+static enum cairn_status store_create(struct cairn_store *out, const struct cairn_param_table *t, struct cairn_device *dev,
+                                      int trainable_only, enum cairn_dtype type, struct cairn_error *err)
+{
+    const struct plan l = plan_store(t, trainable_only, type);
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_buffer *buf = NULL;
+
+    TRY(cairn_buffer_create(dev, l.bytes, &buf, err));
+    st = zero_all(buf, err);
+    if (st != CAIRN_OK)
+        cairn_buffer_destroy(buf);
+    TRY(st);
+    TRY(store_over(out, t, buf, l, trainable_only, err));
+out:
     return st;
 }
 
@@ -274,6 +296,23 @@ enum cairn_status cairn_weights_create(struct cairn_store *s, const struct cairn
                                        struct cairn_error *err)
 {
     return store_create(s, t, k->dev, 0, k->act, err);
+}
+
+size_t cairn_weights_bytes(const struct cairn_param_table *t, const struct cairn_compute *k)
+{
+    return plan_store(t, 0, k->act).bytes;
+}
+
+enum cairn_status cairn_weights_adopt(struct cairn_store *s, const struct cairn_param_table *t, struct cairn_compute *k, void *p,
+                                      void (*freed)(void *arg), void *arg, struct cairn_error *err)
+{
+    const struct plan l = plan_store(t, 0, k->act);
+    struct cairn_buffer *buf = NULL;
+    enum cairn_status st = cairn_buffer_adopt(k->dev, p, l.bytes, freed, arg, &buf, err);
+
+    if (st != CAIRN_OK)
+        freed(arg);
+    return st == CAIRN_OK ? store_over(s, t, buf, l, 0, err) : st;
 }
 
 void cairn_store_free(struct cairn_store *s)

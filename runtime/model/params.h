@@ -72,6 +72,11 @@ enum cairn_status cairn_store_create(struct cairn_store *s, const struct cairn_p
 /* Published weights: all parameters, as k->act; keep_f32 ones f32. */
 enum cairn_status cairn_weights_create(struct cairn_store *s, const struct cairn_param_table *t, struct cairn_compute *k,
                                        struct cairn_error *err);
+/* The same over memory p of cairn_weights_bytes (base/buffer.h: adopt), which holds the values already or is to get them; freed(arg) is called
+ * at its end, and at once on failure. */
+size_t cairn_weights_bytes(const struct cairn_param_table *t, const struct cairn_compute *k);
+enum cairn_status cairn_weights_adopt(struct cairn_store *s, const struct cairn_param_table *t, struct cairn_compute *k, void *p,
+                                      void (*freed)(void *arg), void *arg, struct cairn_error *err);
 void cairn_store_free(struct cairn_store *s);
 /* Random initial values: normal, config.init_range, Philox by (seed, name, element); norms and scales 1, biases 0; indexer matrices
  * with standard deviation 0.1 (near ties otherwise); of KDA: taps uniform within 1/sqrt(taps), dt_bias as Mamba's, A_log 0 (spec,

@@ -12,6 +12,7 @@
 #include "base/str.h"
 #include "ckpt/attempt.h"
 #include "model/hf.h"
+#include "model/image.h"
 #include "model/io.h"
 #include "model/peft.h"
 
@@ -97,6 +98,11 @@ static const char *bar(const struct cairn_policy_opts *o)
     return o && o->quiet ? NULL : "load weights";
 }
 
+static const struct cairn_nodestore_opts *store_of(const struct cairn_policy_opts *o)
+{
+    return o ? o->store : NULL;
+}
+
 static enum cairn_status open_artefact(struct cairn_policy *p, const char *dir, const struct cairn_policy_opts *o, struct cairn_compute *k,
                                        struct cairn_error *err)
 {
@@ -109,8 +115,7 @@ static enum cairn_status open_artefact(struct cairn_policy *p, const char *dir, 
     TRY(cairn_policy_base(&base, r, dir, o ? o->base : NULL, err));
     TRY(cairn_policy_config(&p->config, m, base ? cairn_reader_manifest(base) : NULL, dir, err));
     TRY(cairn_param_table_create(&p->table, &p->config, err));
-    TRY(cairn_weights_create(&p->weights, &p->table, k, err));
-    TRY(cairn_load(&p->weights, base ? base : r, NULL, k, bar(o), err));
+    TRY(cairn_image_load(&p->weights, &p->table, base ? base : r, base || strcmp(m->kind, "base") == 0 ? store_of(o) : NULL, k, bar(o), err));
     p->digest = m->digest;
     p->step = m->step;
     p->base = base ? cairn_reader_manifest(base)->digest : strcmp(m->kind, "base") == 0 ? m->digest : (struct cairn_digest){0, 0};

@@ -18,6 +18,7 @@
 #include "model/adapter.h"
 #include "model/config.h"
 #include "model/params.h"
+#include "world/nodestore.h"
 
 struct cairn_policy {
     struct cairn_model_config config;
@@ -34,6 +35,7 @@ struct cairn_policy {
 struct cairn_policy_opts {
     const char *base;    /* directory of the base a policy with an adapter stands on; NULL: DIR/../../base, else the recorded path */
     const char *adapter; /* PEFT directory to put on a model that has none; NULL: none */
+    const struct cairn_nodestore_opts *store; /* the weights of a base come from there, or go there (image.h); NULL: neither */
     int quiet;           /* 1: no progress bar */
 };
 

@@ -25,6 +25,17 @@ enum cairn_dtype cairn_setup_dtype(const struct cairn_recipe *r)
     return strcmp(cairn_recipe_str(r, "sync.dtype"), "f32") ? CAIRN_BF16 : CAIRN_F32;
 }
 
+int cairn_setup_node_store(struct cairn_nodestore_opts *o, const struct cairn_recipe *r)
+{
+    if (!cairn_recipe_has(r, "sync.node_store"))
+        return 0;
+    *o = (struct cairn_nodestore_opts){.path = cairn_recipe_str(r, "sync.node_store.path"),
+                                       .max_bytes = cairn_recipe_f64(r, "sync.node_store.max") * 0x1p30,
+                                       .ttl_s = cairn_recipe_f64(r, "sync.node_store.ttl") * 3600,
+                                       .patience_s = cairn_recipe_f64(r, "run.deadline")};
+    return 1;
+}
+
 struct cairn_template_opts cairn_setup_template(const struct cairn_recipe *r)
 {
     return (struct cairn_template_opts){.thinking_off = !cairn_recipe_bool(r, "data.thinking"),

@@ -6,6 +6,7 @@
 #include "model/adapter.h"
 #include "recipe/recipe.h"
 #include "text/template.h"
+#include "world/nodestore.h"
 
 /* kernels.backend, kernels.precision, kernels.dsa, kernels.threads (threads > 0 overrides). */
 enum cairn_status cairn_setup_compute(struct cairn_compute *k, const struct cairn_recipe *r, int threads, struct cairn_error *err);
@@ -16,6 +17,8 @@ enum cairn_dtype cairn_setup_dtype(const struct cairn_recipe *r);
 /* model.adapter: *lora = 0 and nothing made when the recipe trains full weights. */
 enum cairn_status cairn_setup_adapter(struct cairn_adapter *a, int *lora, const struct cairn_param_table *base,
                                       const struct cairn_model_config *c, const struct cairn_recipe *r, struct cairn_error *err);
+/* sync.node_store: 0 where there is none. The path is borrowed from the recipe. */
+int cairn_setup_node_store(struct cairn_nodestore_opts *o, const struct cairn_recipe *r);
 /* data.thinking, data.effort, data.added_in_prompt; strings are borrowed from the recipe. */
 struct cairn_template_opts cairn_setup_template(const struct cairn_recipe *r);
 /* The content of a policy (model/policy.h) published in dtype: with an adapter (NULL: full weights) standing on `base`. NULL without

@@ -50,7 +50,8 @@ static enum cairn_status policy_open(struct rollout *x, struct cairn_error *err)
     const struct cairn_link from = {ctx->link.eval ? ctx->link.step : ctx->link.step - 1, CAIRN_STAGE_SYNC, NULL};
     char *relative = cairn_link_relative(&from), *dir = relative ? cairn_run_path(ctx->run, relative) : NULL,
          *base = cairn_run_path(ctx->run, "base");
-    const struct cairn_policy_opts o = {.base = base, .quiet = 1};
+    struct cairn_nodestore_opts store;
+    const struct cairn_policy_opts o = {.base = base, .store = cairn_setup_node_store(&store, x->recipe) ? &store : NULL, .quiet = 1};
     enum cairn_status st = CAIRN_OK;
     char hex[33];
 

@@ -147,7 +147,10 @@ out:
 
 static enum cairn_status weights_open(struct cairn_trainer *t, const struct cairn_trainer_start *start, struct cairn_error *err)
 {
-    const struct cairn_policy_opts po = {.base = start->base, .quiet = 1};
+    struct cairn_nodestore_opts store;
+    /* With full weights every value is written. */
+    int frozen = cairn_recipe_has(t->recipe, "model.adapter") && cairn_setup_node_store(&store, t->recipe);
+    const struct cairn_policy_opts po = {.base = start->base, .store = frozen ? &store : NULL, .quiet = 1};
     enum cairn_status st = CAIRN_OK;
 
     TRY(cairn_policy_open(&t->policy, start->dir, &po, t->k, err));

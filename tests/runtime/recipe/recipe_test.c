@@ -170,7 +170,6 @@ static void bad_files(void **state)
          "r.yaml:3:18: rollout.carry: true: this build draws the prompts of surplus groups again"},
         {WHOLE "rollout: {store: [text]}\n", "r.yaml:3:11: rollout.store: text: this build keeps tokens and log-probabilities only"},
         {WHOLE "sync: {path: nccl}\n", "r.yaml:3:14: sync.path: nccl: this build hands over through files only"},
-        {WHOLE "sync: {node_store: {path: s}}\n", "r.yaml:3:8: sync.node_store: this build keeps nothing on the node between jobs"},
         {"model: {from: x}\nrun: {steps: 0}\nrollout: {tasks: 2, dynamic: {max_rounds: 3}}\n",
          "r.yaml:3:18: rollout.tasks: 2: with rollout.dynamic the candidates depend on verdicts about earlier ones, which independent tasks "
          "cannot know; use replicas (rollout.parallel.dp)"},
