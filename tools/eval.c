@@ -66,6 +66,7 @@ struct eval {
     struct cairn_rollout_how how;
     /* the set at work */
     char *name;
+    const json_t *entry; /* of the recipe's data.eval, where it has a set of this name; else NULL */
     struct cairn_prompts file;
     struct cairn_ids *prompt;   /* (file.n) */
     struct cairn_rollouts r;
@@ -99,7 +100,8 @@ static enum cairn_status how_set(struct eval *e, struct cairn_error *err)
 
     for (size_t i = 0; i < json_array_size(sets); i++) /* the recipe may have words of its own for this set */
         if (!strcmp(e->name, json_string_value(json_object_get(json_array_get(sets, i), "name"))))
-            link.eval = e->name;
+            e->entry = json_array_get(sets, i);
+    link.eval = e->entry ? e->name : NULL;
     TRY(cairn_rollout_how(&e->how, r, &link, err));
     if (!link.eval)
         cairn_rollout_eval_key(&e->how, e->name);
@@ -121,13 +123,15 @@ out:
 
 static enum cairn_status set_open(struct eval *e, const char *path, struct cairn_error *err)
 {
+    struct cairn_prompt_keys keys;
     enum cairn_status st = CAIRN_OK;
 
     e->name = set_name(path);
     if (!e->name)
         TRY(CAIRN_NOMEM(err));
     TRY(how_set(e, err));
-    TRY(cairn_prompts_load(&e->file, path, err));
+    keys = cairn_prompt_keys_of(e->entry);
+    TRY(cairn_prompts_load(&e->file, path, &keys, err));
     if (e->how.limit >= 0 && e->how.limit < e->file.n)
         e->file.n = e->how.limit;
     e->prompt = calloc((size_t)e->file.n, sizeof *e->prompt);
@@ -154,6 +158,7 @@ static void set_close(struct eval *e)
     e->prompt = NULL;
     e->result = NULL;
     e->name = NULL;
+    e->entry = NULL;
     e->done = 0;
 }
 
@@ -266,7 +271,7 @@ static enum cairn_status figures_print(const struct eval *e, const json_t *m, st
 
 static enum cairn_status set_score(struct eval *e, struct cairn_error *err)
 {
-    const char *grader[1] = {e->a->grader};
+    const char *grader[1] = {e->a->grader ? e->a->grader : json_string_value(json_object_get(e->entry, "grader"))};
     const struct cairn_score_opts o = {.recipe = e->m.run->recipe, .graders = e->graders, .tokenizer = e->prompting.tokenizer, .files = &e->file,
                                        .nfiles = 1, .grader = grader, .cap = e->how.max_new};
     struct cairn_scores_table s = {0};

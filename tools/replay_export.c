@@ -140,7 +140,10 @@ static enum cairn_status group_put(struct job *j, const struct cairn_stored *w, 
     cairn_str_puts(s, "{\"id\":");
     cairn_json_put_string(s, p->id, strlen(p->id));
     cairn_str_puts(s, ",\"prompt\":");
-    cairn_json_put_string(s, p->prompt, p->prompt_bytes);
+    if (p->messages)
+        cairn_str_add(s, p->prompt, p->prompt_bytes); /* it is JSON */
+    else
+        cairn_json_put_string(s, p->prompt, p->prompt_bytes);
     cairn_str_puts(s, ",\"answer\":");
     cairn_json_put_string(s, p->answer, p->answer_bytes);
     cairn_str_printf(s, ",\"step\":%lld", (long long)w->link.step);

@@ -232,7 +232,7 @@ static enum cairn_status file_read(struct making *k, const char *path, struct ca
     json_t *responses;
     int64_t row = 0, before;
 
-    TRY(cairn_prompts_load(&prompts, path, err));
+    TRY(cairn_prompts_load(&prompts, path, NULL, err));
     if (prompts.n > INT32_MAX)
         TRY(cairn_fail(err, CAIRN_EDATA, "%s: more rows than a step has groups", path));
     TRY(cairn_jsonl_open(&file, path, err));

@@ -12,6 +12,7 @@
 static const struct chat {
     const char *name;
     const char *before[4], *thinking[3], *silent[4]; /* silent[0] NULL: thinking cannot be off */
+    const char *past[3], *last_past[3];              /* behind <|assistant|> of earlier turns, and of the last of those */
     const char *efforts[4];                          /* that may be asked for, weakest first; the last is the default */
     const char *stop[4];
 } chats[] = {
@@ -19,27 +20,35 @@ static const struct chat {
      {"[gMASK]", "<sop>"},
      {"<|assistant|>", "<think>"},
      {"<|assistant|>", "</think>"},
+     {"</think>"},
+     {"</think>"},
      {NULL},
      {"<|endoftext|>", "<|user|>", "<|observation|>"}},
     {"glm5.1",
      {"[gMASK]", "<sop>"},
      {"<|assistant|>", "<think>"},
      {"<|assistant|>", "</think>"},
+     {"</think>"},
+     {"<think>", "</think>"},
      {NULL},
      {"<|endoftext|>", "<|user|>", "<|observation|>"}},
     {"glm5.2",
      {"[gMASK]", "<sop>"},
      {"<|assistant|>", "<think>"},
      {"<|assistant|>", "<think>", "</think>"},
+     {"<think>", "</think>"},
+     {"<think>", "</think>"},
      {"high", "max"},
      {"<|endoftext|>", "<|user|>", "<|observation|>"}},
     {"glm5.3",
      {"[gMASK]", "<sop>"},
      {"<|assistant|>", "<think>"},
      {NULL},
+     {"<think>", "</think>"},
+     {"<think>", "</think>"},
      {"low", "high", "max"},
      {"<|endoftext|>", "<|user|>", "<|observation|>"}},
-    {"plain", {NULL}, {NULL}, {NULL}, {NULL}, {NULL}},
+    {"plain", {NULL}, {NULL}, {NULL}, {NULL}, {NULL}, {NULL}, {NULL}},
 };
 
 static const struct wrapper {
@@ -174,20 +183,21 @@ static enum cairn_status put_tokens(const struct cairn_tokenizer *tok, const cha
     return CAIRN_OK;
 }
 
-static enum cairn_status put_user(const struct cairn_template *t, struct cairn_tokenizer *tok, const char *prompt, size_t n,
-                                  struct cairn_ids *ids, struct cairn_error *err)
+/* Text from outside (n bytes) between words of the template's author. */
+static enum cairn_status put_text(const struct cairn_template *t, struct cairn_tokenizer *tok, const char *before, const char *inside, size_t n,
+                                  const char *after, struct cairn_ids *ids, struct cairn_error *err)
 {
     struct cairn_encode_opts opts = {0};
     struct cairn_str text = {0};
     enum cairn_status st = CAIRN_OK;
 
-    cairn_str_puts(&text, t->before);
-    cairn_str_add(&text, prompt, n);
-    cairn_str_puts(&text, t->after);
+    cairn_str_puts(&text, before);
+    cairn_str_add(&text, inside, n);
+    cairn_str_puts(&text, after);
     if (text.oom)
         TRY(CAIRN_NOMEM(err));
     if (!t->added_in_prompt) {
-        opts.literal_from = strlen(t->before);
+        opts.literal_from = strlen(before);
         opts.literal_to = opts.literal_from + n;
     }
     TRY(cairn_tokenizer_encode(tok, cairn_str_z(&text), text.len, &opts, ids, err));
@@ -196,15 +206,76 @@ out:
     return st;
 }
 
-enum cairn_status cairn_template_render(const struct cairn_template *t, struct cairn_tokenizer *tok, const char *prompt, size_t n,
-                                        struct cairn_ids *ids, struct cairn_error *err)
+static int is_blank(char c)
 {
-    static const char *const system[] = {"<|system|>", NULL}, *const user[] = {"<|user|>", NULL};
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+/* What is left of an assistant's message in a later turn: no thoughts, no blanks around it. */
+static struct cairn_message spoken(struct cairn_message m)
+{
+    static const char end[] = "</think>";
+
+    for (size_t i = m.bytes; i >= sizeof end - 1; i--)
+        if (!memcmp(m.text + i - (sizeof end - 1), end, sizeof end - 1)) {
+            m.text += i;
+            m.bytes -= i;
+            break;
+        }
+    for (; m.bytes && is_blank(*m.text); m.text++)
+        m.bytes--;
+    while (m.bytes && is_blank(m.text[m.bytes - 1]))
+        m.bytes--;
+    return m;
+}
+
+/* last: it is the one that is to be answered, or the last of the assistant's. */
+static enum cairn_status put_message(const struct cairn_template *t, struct cairn_tokenizer *tok, const struct cairn_message *m, int last,
+                                     struct cairn_ids *ids, struct cairn_error *err)
+{
+    static const char *const role[][2] = {{"<|system|>"}, {"<|user|>"}, {"<|assistant|>"}};
     const struct chat *c = t->chat;
+    int answered = m->role == CAIRN_ROLE_USER && last;
+    struct cairn_message said = m->role == CAIRN_ROLE_ASSISTANT ? spoken(*m) : *m;
+    enum cairn_status st = CAIRN_OK;
+
+    if (c->before[0])
+        TRY(put_tokens(tok, role[m->role], ids, c->name, err));
+    if (m->role == CAIRN_ROLE_ASSISTANT)
+        TRY(put_tokens(tok, last ? c->last_past : c->past, ids, c->name, err));
+    TRY(put_text(t, tok, answered ? t->before : "", said.text, said.bytes, answered ? t->after : "", ids, err));
+out:
+    return st;
+}
+
+/* Number of the last message of that role, -1: there is none. */
+static int last_of(const struct cairn_message *m, int n, enum cairn_role role)
+{
+    while (--n >= 0 && m[n].role != role)
+        ;
+    return n;
+}
+
+static enum cairn_status chat_check(const struct cairn_template *t, const struct cairn_message *m, int n, struct cairn_error *err)
+{
+    if (!n || m[n - 1].role != CAIRN_ROLE_USER)
+        return cairn_fail(err, CAIRN_EDATA, "the last message of the chat is not a user's: there is nothing to answer");
+    if (n > 1 && !t->chat->before[0])
+        return cairn_fail(err, CAIRN_EDATA, "a chat of %d messages, and template %s has no roles: it takes one user message", n, t->chat->name);
+    return CAIRN_OK;
+}
+
+enum cairn_status cairn_template_chat(const struct cairn_template *t, struct cairn_tokenizer *tok, const struct cairn_message *m, int n,
+                                      struct cairn_ids *ids, struct cairn_error *err)
+{
+    static const char *const system[] = {"<|system|>", NULL};
+    const struct chat *c = t->chat;
+    int assistant = last_of(m, n, CAIRN_ROLE_ASSISTANT);
     enum cairn_status st = CAIRN_OK;
     int64_t before = ids->n;
     struct cairn_str line = {0};
 
+    TRY(chat_check(t, m, n, err));
     TRY(put_tokens(tok, c->before, ids, c->name, err));
     if (t->effort) {
         cairn_str_printf(&line, "Reasoning Effort: %s", t->effort);
@@ -213,15 +284,22 @@ enum cairn_status cairn_template_render(const struct cairn_template *t, struct c
         TRY(put_tokens(tok, system, ids, c->name, err));
         TRY(cairn_tokenizer_encode(tok, line.p, line.len, NULL, ids, err));
     }
-    if (c->before[0])
-        TRY(put_tokens(tok, user, ids, c->name, err));
-    TRY(put_user(t, tok, prompt, n, ids, err));
+    for (int i = 0; i < n; i++)
+        TRY(put_message(t, tok, &m[i], i == n - 1 || i == assistant, ids, err));
     TRY(put_tokens(tok, t->thinking_off ? c->silent : c->thinking, ids, c->name, err));
 out:
     if (st != CAIRN_OK)
         ids->n = before;
     cairn_str_free(&line);
     return st;
+}
+
+enum cairn_status cairn_template_render(const struct cairn_template *t, struct cairn_tokenizer *tok, const char *prompt, size_t n,
+                                        struct cairn_ids *ids, struct cairn_error *err)
+{
+    const struct cairn_message m = {CAIRN_ROLE_USER, prompt, n};
+
+    return cairn_template_chat(t, tok, &m, 1, ids, err);
 }
 
 enum cairn_status cairn_template_check(const struct cairn_template *t, const struct cairn_tokenizer *tok, struct cairn_error *err)

@@ -24,8 +24,13 @@
  * generation, whatever data it came from. HuggingFace's apply_chat_template renders text first and recognises them;
  * .added_in_prompt asks for that (to reproduce its ids, or for data sets that carry their own tokens).
  *
- * Source: spec of the GLM-5 family's chat templates, section 19.2 (single user turn, no tools); the maths prompts are
- * those of BytedTsinghua-SIA/DAPO and THUDM/slime.
+ * A prompt may be a whole chat: system, user and assistant messages, of which a user's is the last. INSIDE stands around that one.
+ * `plain` has no roles and takes one user message alone. What an assistant thought in an earlier turn is dropped, as the models' templates
+ * drop it: text up to the last </think>. In its place stands
+ *     glm5   </think>     glm5.1   <think></think> in the last assistant's turn, </think> in those before     glm5.2, glm5.3   <think></think>
+ *
+ * Source: spec of the GLM-5 family's chat templates, section 19.2 (no tools); the maths prompts are those of BytedTsinghua-SIA/DAPO and
+ * THUDM/slime.
  * Memory: a struct cairn_template owns its texts; constant after parsing, threads may share it.
  */
 #ifndef CAIRN_TEXT_TEMPLATE_H
@@ -52,7 +57,18 @@ void cairn_template_destroy(struct cairn_template *t);
 
 /* CAIRN_EDATA naming the first role token that the tokenizer lacks. */
 enum cairn_status cairn_template_check(const struct cairn_template *t, const struct cairn_tokenizer *tok, struct cairn_error *err);
-/* Appends the ids of the prompt (n bytes). On failure ids is as it was. */
+enum cairn_role { CAIRN_ROLE_SYSTEM, CAIRN_ROLE_USER, CAIRN_ROLE_ASSISTANT };
+struct cairn_message {
+    enum cairn_role role;
+    const char *text; /* (bytes) borrowed */
+    size_t bytes;
+};
+
+/* Appends the ids of a chat of n messages. On failure ids is as it was. CAIRN_EDATA: its last message is not a user's, or the template
+ * has no roles for it. */
+enum cairn_status cairn_template_chat(const struct cairn_template *t, struct cairn_tokenizer *tok, const struct cairn_message *m, int n,
+                                      struct cairn_ids *ids, struct cairn_error *err);
+/* The same for one user message of n bytes. */
 enum cairn_status cairn_template_render(const struct cairn_template *t, struct cairn_tokenizer *tok, const char *prompt, size_t n,
                                         struct cairn_ids *ids, struct cairn_error *err);
 /* Appends the ids that end a response by default. glm: <|endoftext|>, <|user|>, <|observation|>. plain: <|endoftext|>,

@@ -16,7 +16,7 @@
 #include "model/io.h"
 #include "model/policy.h"
 #include "stages/common/graders.h"
-#include "stages/common/prompts.h"
+#include "stages/common/prompting.h"
 #include "stages/common/setup.h"
 #include "text/tokenizer.h"
 
@@ -160,29 +160,131 @@ out:
     return st;
 }
 
-static enum cairn_status prompts_check(const struct cairn_recipe *recipe, struct cairn_error *err)
+/* A file that a run reads: whole, before anything is sampled or queued. */
+static enum cairn_status path_check(const struct cairn_recipe *recipe, const char *key, const char *path, struct cairn_error *err)
+{
+    if (cairn_path_is_dir(path))
+        return cairn_recipe_fail(recipe, key, err, "%s is a directory; name the file", path);
+    if (!cairn_path_exists(path))
+        return cairn_recipe_fail(recipe, key, err, "%s does not exist", path);
+    return CAIRN_OK;
+}
+
+/* Every row of a prompt file, as tokens: rows that could stop a rollout in the middle of the night stop the beginning. */
+static enum cairn_status rows_check(struct cairn_prompting *prompting, const char *path, const json_t *entry, int64_t max_new,
+                                    const struct cairn_model_config *c, struct cairn_error *err)
+{
+    const struct cairn_prompt_keys keys = cairn_prompt_keys_of(entry);
+    const json_t *limit = json_object_get(entry, "limit");
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_prompts p = {0};
+    struct cairn_ids ids = {0};
+
+    TRY(cairn_prompts_load(&p, path, &keys, err));
+    for (int64_t i = 0; i < p.n && !(json_is_integer(limit) && i >= json_integer_value(limit)); i++) {
+        ids.n = 0;
+        TRY(cairn_prompting_ids(prompting, &p, i, max_new, c, &ids, err));
+    }
+out:
+    cairn_ids_free(&ids);
+    cairn_prompts_free(&p);
+    return st;
+}
+
+static enum cairn_status prompts_check(const struct cairn_recipe *recipe, struct cairn_prompting *prompting, const struct cairn_model_config *c,
+                                       struct cairn_error *err)
 {
     static const char *const lists[] = {"data.prompts", "data.eval"};
+    const char *origin = cairn_recipe_has(recipe, "run.origin") ? cairn_recipe_str(recipe, "run.origin") : "";
     enum cairn_status st = CAIRN_OK;
 
     for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
         const json_t *list = cairn_recipe_get(recipe, lists[k]);
 
         for (size_t i = 0; i < json_array_size(list); i++) {
-            const char *path = json_string_value(json_object_get(json_array_get(list, i), "path"));
-            struct cairn_prompts p;
+            const json_t *entry = json_array_get(list, i), *own = json_object_get(entry, "max_new_tokens");
+            const char *path = json_string_value(json_object_get(entry, "path"));
+            int64_t max_new = json_is_integer(own) ? json_integer_value(own) : cairn_recipe_i64(recipe, "rollout.max_new_tokens");
             char key[64];
 
             snprintf(key, sizeof key, "%s.%zu.path", lists[k], i);
-            if (cairn_path_is_dir(path))
-                TRY(cairn_recipe_fail(recipe, key, err, "%s is a directory; name the file", path));
-            if (!cairn_path_exists(path))
-                TRY(cairn_recipe_fail(recipe, key, err, "%s does not exist", path));
-            TRY(cairn_prompts_load(&p, path, err));
-            cairn_prompts_free(&p);
+            TRY(path_check(recipe, key, path, err));
+            if (!k && cairn_starts_with(origin, "file ")) /* nothing will be sampled of recorded responses' prompts */
+                max_new = 1;
+            TRY(rows_check(prompting, path, entry, max_new, c, err));
         }
     }
 out:
+    return st;
+}
+
+/* One line of warm_start.data. */
+static enum cairn_status example_check(struct cairn_prompting *prompting, const json_t *v, struct cairn_arena *arena, struct cairn_ids *ids,
+                                       const struct cairn_model_config *c, const char *where, struct cairn_error *err)
+{
+    const struct cairn_message *m;
+    enum cairn_status st = CAIRN_OK;
+    const char *response;
+    int n;
+
+    TRY(cairn_messages_read(json_object_get(v, "prompt"), "prompt", arena, &m, &n, where, err));
+    TRY(cairn_json_string(v, "response", &response, where, err));
+    st = cairn_template_chat(prompting->template, prompting->tokenizer, m, n, ids, err);
+    if (st == CAIRN_EDATA && err)
+        cairn_error_prefix(err, "%s", where);
+    TRY(st);
+    TRY(cairn_tokenizer_encode(prompting->tokenizer, response, json_string_length(json_object_get(v, "response")), NULL, ids, err));
+    TRY(cairn_prompting_end(prompting, ids, err));
+    if (ids->n > c->max_positions)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: %lld tokens, the model's positions end at %lld", where, (long long)ids->n,
+                       (long long)c->max_positions));
+out:
+    return st;
+}
+
+static enum cairn_status examples_check(const struct cairn_recipe *recipe, struct cairn_prompting *prompting, const struct cairn_model_config *c,
+                                        struct cairn_error *err)
+{
+    struct cairn_arena *arena = cairn_arena_create();
+    const char *path = cairn_recipe_str(recipe, "warm_start.data");
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_jsonl *file = NULL;
+    struct cairn_ids ids = {0};
+    const json_t *v;
+    int64_t n = 0;
+
+    if (!arena)
+        TRY(CAIRN_NOMEM(err));
+    TRY(path_check(recipe, "warm_start.data", path, err));
+    TRY(cairn_jsonl_open(&file, path, err));
+    for (; (st = cairn_jsonl_next(file, &v, err)) == CAIRN_OK && v; n++) {
+        ids.n = 0;
+        cairn_arena_reset(arena);
+        TRY(example_check(prompting, v, arena, &ids, c, cairn_jsonl_where(file), err));
+    }
+    TRY(st);
+    if (!n)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: no example in it", path));
+out:
+    cairn_jsonl_close(file);
+    cairn_ids_free(&ids);
+    cairn_arena_destroy(arena);
+    return st;
+}
+
+/* All that stages will read in text, line by line. */
+static enum cairn_status data_check(const struct cairn_recipe *recipe, const char *tokenizer, const struct cairn_model_config *c,
+                                    struct cairn_error *err)
+{
+    struct cairn_prompting prompting = {0};
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_prompting_open(&prompting, recipe, tokenizer, c, err));
+    TRY(prompts_check(recipe, &prompting, c, err));
+    if (cairn_recipe_has(recipe, "warm_start"))
+        TRY(examples_check(recipe, &prompting, c, err));
+out:
+    cairn_prompting_close(&prompting);
     return st;
 }
 
@@ -266,7 +368,7 @@ enum cairn_status cairn_begin_check(const struct cairn_recipe *recipe, struct ca
                               (long long)cairn_tokenizer_vocab_size(t), (long long)c.vocab));
     TRY(template_check(recipe, t, err));
     TRY(graders_check(recipe, err));
-    TRY(prompts_check(recipe, err));
+    TRY(data_check(recipe, path, &c, err));
 out:
     cairn_tokenizer_free(t);
     cairn_config_free(&c);

@@ -91,7 +91,8 @@ enum cairn_status cairn_prompting_ids(struct cairn_prompting *p, const struct ca
     const struct cairn_prompt *q = &file->row[row];
     long long line = (long long)row + 1;
     int64_t before = ids->n, n;
-    enum cairn_status st = cairn_template_render(p->template, p->tokenizer, q->prompt, q->prompt_bytes, ids, err);
+    enum cairn_status st = q->messages ? cairn_template_chat(p->template, p->tokenizer, q->message, q->messages, ids, err)
+                                       : cairn_template_render(p->template, p->tokenizer, q->prompt, q->prompt_bytes, ids, err);
 
     if (st != CAIRN_OK) {
         if (err)
@@ -102,7 +103,7 @@ enum cairn_status cairn_prompting_ids(struct cairn_prompting *p, const struct ca
     if (!n)
         st = cairn_fail(err, CAIRN_EDATA, "%s:%lld: the prompt has no tokens", file->path, line);
     else if (n > c->max_positions || max_new > c->max_positions - n + 1)
-        st = cairn_fail(err, CAIRN_EDATA, "%s:%lld: a prompt of %lld tokens and rollout.max_new_tokens, %lld, do not fit the model's %lld positions",
+        st = cairn_fail(err, CAIRN_EDATA, "%s:%lld: a prompt of %lld tokens and %lld new ones (max_new_tokens) do not fit the model's %lld positions",
                         file->path, line, (long long)n, (long long)max_new, (long long)c->max_positions);
     for (int64_t i = before; st == CAIRN_OK && i < ids->n; i++)
         if (ids->p[i] >= c->vocab)

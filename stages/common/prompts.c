@@ -1,15 +1,16 @@
 /* prompts.c - reads prompt files (prompts.h). */
 #include "stages/common/prompts.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
 #include "base/str.h"
 
-static char *copy(struct cairn_prompts *p, const char *s, size_t n)
+static char *copy(struct cairn_arena *arena, const char *s, size_t n)
 {
-    char *z = cairn_arena_alloc(p->arena, n + 1);
+    char *z = cairn_arena_alloc(arena, n + 1);
 
     if (z) {
         memcpy(z, s, n);
@@ -18,35 +19,140 @@ static char *copy(struct cairn_prompts *p, const char *s, size_t n)
     return z;
 }
 
-static enum cairn_status row_read(struct cairn_prompts *p, struct cairn_prompt *row, const json_t *v, const char *where, struct cairn_error *err)
+struct cairn_prompt_keys cairn_prompt_keys_of(const json_t *entry)
 {
-    const json_t *id = json_object_get(v, "id"), *answer = json_object_get(v, "answer");
-    enum cairn_status st = CAIRN_OK;
-    const char *prompt;
+    const json_t *keys = json_object_get(entry, "keys");
 
-    TRY(cairn_json_string(v, "prompt", &prompt, where, err));
-    row->prompt_bytes = json_string_length(json_object_get(v, "prompt"));
-    row->prompt = copy(p, prompt, row->prompt_bytes);
-    if (json_is_string(answer)) {
-        row->answer_bytes = json_string_length(answer);
-        row->answer = copy(p, json_string_value(answer), row->answer_bytes);
-    } else if (json_is_integer(answer)) {
-        row->answer = cairn_arena_printf(p->arena, "%lld", (long long)json_integer_value(answer));
-        row->answer_bytes = row->answer ? strlen(row->answer) : 0;
-    } else {
-        TRY(cairn_fail(err, CAIRN_EDATA, "%s: key \"answer\": expected a string or an integer", where));
+    if (!json_is_object(keys))
+        return CAIRN_PROMPT_KEYS;
+    return (struct cairn_prompt_keys){json_string_value(json_object_get(keys, "id")), json_string_value(json_object_get(keys, "prompt")),
+                                      json_string_value(json_object_get(keys, "answer"))};
+}
+
+/* The member of that name; with dots, if there is none, a member of a member. */
+static const json_t *member(const json_t *v, const char *name)
+{
+    const json_t *there = json_object_get(v, name);
+    const char *dot = strchr(name, '.');
+
+    for (; !there && dot; dot = strchr(dot + 1, '.')) {
+        const json_t *inside = json_object_getn(v, name, (size_t)(dot - name));
+
+        if (inside)
+            there = member(inside, dot + 1);
     }
-    row->id = json_is_string(id)    ? copy(p, json_string_value(id), json_string_length(id))
-              : json_is_integer(id) ? cairn_arena_printf(p->arena, "%lld", (long long)json_integer_value(id))
-                                    : cairn_arena_printf(p->arena, "%lld", (long long)p->n);
-    if (!row->prompt || !row->answer || !row->id)
+    return there;
+}
+
+/* ---- chats ---------------------------------------------------------------------------------------------------------- */
+
+static enum cairn_status message_read(struct cairn_message *m, const json_t *v, struct cairn_arena *arena, const char *where, struct cairn_error *err)
+{
+    static const char *const roles[] = {[CAIRN_ROLE_SYSTEM] = "system", [CAIRN_ROLE_USER] = "user", [CAIRN_ROLE_ASSISTANT] = "assistant"};
+    const json_t *content = json_object_get(v, "content");
+    enum cairn_status st = CAIRN_OK;
+    const char *role;
+
+    TRY(cairn_json_string(v, "role", &role, where, err));
+    for (m->role = CAIRN_ROLE_SYSTEM; m->role <= CAIRN_ROLE_ASSISTANT && strcmp(role, roles[m->role]); m->role++)
+        ;
+    if (m->role > CAIRN_ROLE_ASSISTANT)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: role \"%.40s\": expected system, user or assistant", where, role));
+    if (!json_is_string(content))
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: key \"content\": expected a string", where));
+    m->bytes = json_string_length(content);
+    m->text = copy(arena, json_string_value(content), m->bytes);
+    if (!m->text)
         TRY(CAIRN_NOMEM(err));
 out:
     return st;
 }
 
-enum cairn_status cairn_prompts_load(struct cairn_prompts *p, const char *path, struct cairn_error *err)
+enum cairn_status cairn_messages_read(const json_t *v, const char *key, struct cairn_arena *arena, const struct cairn_message **m, int *n,
+                                      const char *where, struct cairn_error *err)
 {
+    size_t count = json_is_array(v) ? json_array_size(v) : 1;
+    struct cairn_message *list = cairn_arena_alloc(arena, (count + 1) * sizeof *list);
+    enum cairn_status st = CAIRN_OK;
+    char place[4400];
+
+    if (!list)
+        TRY(CAIRN_NOMEM(err));
+    if (!json_is_string(v) && (!json_is_array(v) || !count || count > 10000))
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: key \"%s\": expected a string, or a list of {\"role\", \"content\"}", where, key));
+    if (json_is_string(v)) {
+        list[0] = (struct cairn_message){CAIRN_ROLE_USER, copy(arena, json_string_value(v), json_string_length(v)), json_string_length(v)};
+        if (!list[0].text)
+            TRY(CAIRN_NOMEM(err));
+    }
+    for (size_t i = 0; json_is_array(v) && i < count; i++) {
+        snprintf(place, sizeof place, "%s: message %zu", where, i);
+        TRY(message_read(&list[i], json_array_get(v, i), arena, place, err));
+    }
+    if (list[count - 1].role != CAIRN_ROLE_USER)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: the last message of the chat is not a user's: there is nothing to answer", where));
+    *m = list;
+    *n = (int)count;
+out:
+    return st;
+}
+
+/* ---- rows ----------------------------------------------------------------------------------------------------------- */
+
+/* A chat's text is its JSON. */
+static enum cairn_status prompt_read(struct cairn_prompts *p, struct cairn_prompt *row, const json_t *v, const char *key, const char *where,
+                                     struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_str text = {0};
+
+    TRY(cairn_messages_read(v, key, p->arena, &row->message, &row->messages, where, err));
+    if (json_is_string(v)) {
+        row->prompt = row->message[0].text;
+        row->prompt_bytes = row->message[0].bytes;
+        row->messages = 0;
+        goto out;
+    }
+    cairn_json_canonical(&text, v);
+    row->prompt_bytes = text.len;
+    row->prompt = text.oom ? NULL : copy(p->arena, cairn_str_z(&text), text.len);
+    if (!row->prompt)
+        TRY(CAIRN_NOMEM(err));
+out:
+    cairn_str_free(&text);
+    return st;
+}
+
+static enum cairn_status row_read(struct cairn_prompts *p, struct cairn_prompt *row, const json_t *v, const struct cairn_prompt_keys *keys,
+                                  const char *where, struct cairn_error *err)
+{
+    const json_t *id = member(v, keys->id), *answer = member(v, keys->answer);
+    enum cairn_status st = CAIRN_OK;
+
+    if (!json_is_object(v))
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: expected an object", where));
+    TRY(prompt_read(p, row, member(v, keys->prompt), keys->prompt, where, err));
+    if (json_is_string(answer)) {
+        row->answer_bytes = json_string_length(answer);
+        row->answer = copy(p->arena, json_string_value(answer), row->answer_bytes);
+    } else if (json_is_integer(answer)) {
+        row->answer = cairn_arena_printf(p->arena, "%lld", (long long)json_integer_value(answer));
+        row->answer_bytes = row->answer ? strlen(row->answer) : 0;
+    } else {
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: key \"%s\": expected a string or an integer", where, keys->answer));
+    }
+    row->id = json_is_string(id)    ? copy(p->arena, json_string_value(id), json_string_length(id))
+              : json_is_integer(id) ? cairn_arena_printf(p->arena, "%lld", (long long)json_integer_value(id))
+                                    : cairn_arena_printf(p->arena, "%lld", (long long)p->n);
+    if (!row->answer || !row->id)
+        TRY(CAIRN_NOMEM(err));
+out:
+    return st;
+}
+
+enum cairn_status cairn_prompts_load(struct cairn_prompts *p, const char *path, const struct cairn_prompt_keys *keys, struct cairn_error *err)
+{
+    const struct cairn_prompt_keys usual = CAIRN_PROMPT_KEYS;
     enum cairn_status st = CAIRN_OK;
     struct cairn_jsonl *file = NULL;
     const json_t *v;
@@ -65,7 +171,7 @@ enum cairn_status cairn_prompts_load(struct cairn_prompts *p, const char *path, 
             p->row = row;
         }
         memset(&p->row[p->n], 0, sizeof *p->row);
-        TRY(row_read(p, &p->row[p->n], v, cairn_jsonl_where(file), err));
+        TRY(row_read(p, &p->row[p->n], v, keys ? keys : &usual, cairn_jsonl_where(file), err));
         p->n++;
     }
     TRY(st);
@@ -99,12 +205,14 @@ enum cairn_status cairn_prompts_of(const struct cairn_run *r, const struct cairn
     if (!p)
         TRY(CAIRN_NOMEM(err));
     for (int i = 0; i < nkeys; i++) {
+        struct cairn_prompt_keys names;
         char *path = NULL;
 
         if (!cairn_starts_with(keys[i], "data."))
             continue;
+        names = cairn_prompt_keys_of(cairn_recipe_get(r->recipe, keys[i]));
         TRY(cairn_run_outside(r, keys[i], &path, err));
-        st = cairn_prompts_load(&p[k], path, err);
+        st = cairn_prompts_load(&p[k], path, &names, err);
         free(path);
         TRY(st);
         k++;

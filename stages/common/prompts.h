@@ -1,7 +1,9 @@
 /* prompts.h - the problems of a prompt file: JSON lines {"id", "prompt", "answer", ...}; other members are kept by the file alone.
  *
- * A broken line is CAIRN_EDATA "FILE:LINE: ...". `answer` may be a string or an integer (its decimal form); `id` may be missing: then it is
- * the row's number. Everything lies in one arena, owned by the struct.
+ * A broken line is CAIRN_EDATA "FILE:LINE: ...". `prompt` is a text, or a chat: a list of {"role": "system" | "user" | "assistant",
+ * "content": text}. `answer` may be a string or an integer (its decimal form); `id` may be missing: then it is the row's number. Members
+ * may have other names (struct cairn_prompt_keys); a name with dots, if no member is called so, goes into objects. Everything lies in one
+ * arena, owned by the struct.
  */
 #ifndef CAIRN_STAGES_COMMON_PROMPTS_H
 #define CAIRN_STAGES_COMMON_PROMPTS_H
@@ -12,11 +14,22 @@
 #include "base/arena.h"
 #include "base/status.h"
 #include "stages/common/run.h"
+#include "text/template.h"
 
 struct cairn_prompt {
-    const char *id, *prompt, *answer;
+    const char *id, *prompt, *answer; /* prompt: of a chat its JSON text */
     size_t prompt_bytes, answer_bytes;
+    const struct cairn_message *message; /* (messages) */
+    int messages;                        /* 0: prompt is a text */
 };
+
+/* Names of a row's members. */
+struct cairn_prompt_keys {
+    const char *id, *prompt, *answer;
+};
+#define CAIRN_PROMPT_KEYS ((struct cairn_prompt_keys){"id", "prompt", "answer"})
+/* As an entry of data.prompts or data.eval has them; NULL: the usual ones. Borrowed from the entry. */
+struct cairn_prompt_keys cairn_prompt_keys_of(const json_t *entry);
 
 struct cairn_prompts {
     int64_t n;
@@ -25,8 +38,12 @@ struct cairn_prompts {
     struct cairn_arena *arena;
 };
 
-enum cairn_status cairn_prompts_load(struct cairn_prompts *p, const char *path, struct cairn_error *err);
+enum cairn_status cairn_prompts_load(struct cairn_prompts *p, const char *path, const struct cairn_prompt_keys *keys, struct cairn_error *err);
 void cairn_prompts_free(struct cairn_prompts *p);
+
+/* A chat, or a text as one user message, from a row's member v (called `key`): *m lives as long as the arena. */
+enum cairn_status cairn_messages_read(const json_t *v, const char *key, struct cairn_arena *arena, const struct cairn_message **m, int *n,
+                                      const char *where, struct cairn_error *err);
 
 /* All files that link l reads: data.prompts, or the one evaluation set. *files (caller frees with cairn_prompts_list_free) has *n
  * elements; prompt_id >> 32 is an index into it. */

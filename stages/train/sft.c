@@ -20,6 +20,7 @@ void cairn_examples_free(struct cairn_examples *e)
 struct loading {
     struct cairn_ids ids, end; /* end: what every response is taught to end with */
     struct cairn_prompting prompting;
+    struct cairn_arena *arena; /* of the example at hand */
     int64_t *at, *prompt; /* (n + 1) first token, (n) prompt tokens */
     int64_t n, cap;
 };
@@ -28,10 +29,13 @@ static enum cairn_status example_add(struct loading *l, const json_t *v, const c
                                      struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    const char *prompt, *response;
+    const struct cairn_message *m;
+    const char *response;
     int64_t begin = l->ids.n;
+    int n;
 
-    TRY(cairn_json_string(v, "prompt", &prompt, where, err));
+    cairn_arena_reset(l->arena);
+    TRY(cairn_messages_read(json_object_get(v, "prompt"), "prompt", l->arena, &m, &n, where, err));
     TRY(cairn_json_string(v, "response", &response, where, err));
     if (l->n + 2 > l->cap) {
         int64_t cap = l->cap ? 2 * l->cap : 1024;
@@ -46,7 +50,7 @@ static enum cairn_status example_add(struct loading *l, const json_t *v, const c
         l->cap = cap;
     }
     l->at[l->n] = begin;
-    TRY(cairn_template_render(l->prompting.template, l->prompting.tokenizer, prompt, json_string_length(json_object_get(v, "prompt")), &l->ids, err));
+    TRY(cairn_template_chat(l->prompting.template, l->prompting.tokenizer, m, n, &l->ids, err));
     l->prompt[l->n] = l->ids.n - begin;
     TRY(cairn_tokenizer_encode(l->prompting.tokenizer, response, json_string_length(json_object_get(v, "response")), NULL, &l->ids, err));
     for (int64_t i = 0; i < l->end.n; i++)
@@ -71,6 +75,9 @@ enum cairn_status cairn_examples_load(struct cairn_examples *e, const char *path
     const json_t *v;
 
     memset(e, 0, sizeof *e);
+    l.arena = cairn_arena_create();
+    if (!l.arena)
+        TRY(CAIRN_NOMEM(err));
     TRY(cairn_prompting_open(&l.prompting, recipe, tokenizer, config, err));
     TRY(cairn_prompting_end(&l.prompting, &l.end, err));
     TRY(cairn_jsonl_open(&file, path, err));
@@ -95,6 +102,7 @@ out:
     cairn_ids_free(&l.ids);
     cairn_ids_free(&l.end);
     cairn_prompting_close(&l.prompting);
+    cairn_arena_destroy(l.arena);
     free(l.at);
     free(l.prompt);
     return st;

@@ -16,7 +16,7 @@ static void test_rows(void **state)
             "{\"id\": 17, \"prompt\": \"\\u00e9\\n\", \"answer\": -5}\n"
             "{\"answer\": \"\", \"prompt\": \"x\"}"); /* no newline at the end */
     snprintf(path, sizeof path, "%s/p.jsonl", l.dir);
-    OK(cairn_prompts_load(&p, path, err));
+    OK(cairn_prompts_load(&p, path, NULL, err));
     assert_int_equal(p.n, 3);
     assert_string_equal(p.path, path);
     assert_string_equal(p.row[0].id, "a");
@@ -29,6 +29,49 @@ static void test_rows(void **state)
     assert_string_equal(p.row[2].id, "2"); /* the row's number */
     assert_string_equal(p.row[2].answer, "");
     cairn_prompts_free(&p);
+    lab_close(&l);
+}
+
+/* A chat instead of a text; members under other names, inside of other members, with dots in their names. */
+static void test_chats_and_keys(void **state)
+{
+    static const struct cairn_prompt_keys keys = {"meta.index", "q", "reward_model.ground_truth"};
+    struct cairn_prompts p;
+    json_t *entry;
+    struct lab l;
+    char path[300];
+
+    (void)state;
+    lab_open(&l);
+    snprintf(path, sizeof path, "%s/p.jsonl", l.dir);
+    lab_put(&l, "p.jsonl",
+            "{\"q\": [{\"role\": \"system\", \"content\": \"s\"}, {\"content\": \"u\\u0000v\", \"role\": \"user\", \"x\": 1}], \"prompt\": 5,"
+            " \"reward_model\": {\"ground_truth\": \"34\", \"style\": 1}, \"meta\": {\"index\": 7}}\n"
+            "{\"q\": \"text\", \"reward_model.ground_truth\": 9}\n");
+    OK(cairn_prompts_load(&p, path, &keys, err));
+    assert_int_equal(p.n, 2);
+    assert_string_equal(p.row[0].id, "7");
+    assert_string_equal(p.row[0].answer, "34");
+    assert_int_equal(p.row[0].messages, 2);
+    assert_int_equal(p.row[0].message[0].role, CAIRN_ROLE_SYSTEM);
+    assert_string_equal(p.row[0].message[0].text, "s");
+    assert_int_equal(p.row[0].message[1].role, CAIRN_ROLE_USER);
+    assert_int_equal(p.row[0].message[1].bytes, 3);
+    assert_memory_equal(p.row[0].message[1].text, "u\0v", 3);
+    assert_non_null(strstr(p.row[0].prompt, "\"role\":\"system\""));
+    assert_string_equal(p.row[1].prompt, "text");
+    assert_int_equal(p.row[1].messages, 0);
+    assert_string_equal(p.row[1].answer, "9");
+    assert_string_equal(p.row[1].id, "1");
+    cairn_prompts_free(&p);
+    FAILS(CAIRN_EDATA, "p.jsonl:1: key \"prompt\"", cairn_prompts_load(&p, path, NULL, err));
+    lab_put(&l, "p.jsonl", "{\"q\": \"a\", \"reward_model\": {\"truth\": 1}}\n");
+    FAILS(CAIRN_EDATA, "p.jsonl:1: key \"reward_model.ground_truth\"", cairn_prompts_load(&p, path, &keys, err));
+
+    entry = json_pack("{s:{s:s, s:s, s:s}}", "keys", "id", "a", "prompt", "b", "answer", "c");
+    assert_string_equal(cairn_prompt_keys_of(entry).prompt, "b");
+    assert_string_equal(cairn_prompt_keys_of(NULL).prompt, "prompt");
+    json_decref(entry);
     lab_close(&l);
 }
 
@@ -48,6 +91,11 @@ static void test_broken(void **state)
         {"[\"a\"]\n", "p.jsonl:1"},
         {"{\"prompt\": \"a\", \"prompt\": \"b\", \"answer\": \"b\"}\n", "p.jsonl:1"},
         {"{\"prompt\": \"\xff\", \"answer\": \"b\"}\n", "p.jsonl:1"},
+        {"{\"prompt\": [], \"answer\": 1}\n", "p.jsonl:1: key \"prompt\""},
+        {"{\"prompt\": [{\"role\": \"user\"}], \"answer\": 1}\n", "p.jsonl:1: message 0: key \"content\""},
+        {"{\"prompt\": [{\"role\": \"tool\", \"content\": \"x\"}], \"answer\": 1}\n", "p.jsonl:1: message 0: role \"tool\""},
+        {"{\"prompt\": [{\"role\": \"user\", \"content\": \"x\"}, 5], \"answer\": 1}\n", "p.jsonl:1: message 1"},
+        {"{\"prompt\": [{\"role\": \"assistant\", \"content\": \"x\"}], \"answer\": 1}\n", "not a user's"},
     };
     struct cairn_prompts p;
     struct lab l;
@@ -58,11 +106,11 @@ static void test_broken(void **state)
     snprintf(path, sizeof path, "%s/p.jsonl", l.dir);
     for (size_t i = 0; i < COUNT(row); i++) {
         lab_put(&l, "p.jsonl", row[i].text);
-        FAILS(CAIRN_EDATA, row[i].word, cairn_prompts_load(&p, path, err));
+        FAILS(CAIRN_EDATA, row[i].word, cairn_prompts_load(&p, path, NULL, err));
         assert_null(p.row);
     }
     snprintf(path, sizeof path, "%s/none.jsonl", l.dir);
-    FAILS(CAIRN_EDATA, "none.jsonl", cairn_prompts_load(&p, path, err));
+    FAILS(CAIRN_EDATA, "none.jsonl", cairn_prompts_load(&p, path, NULL, err));
     lab_close(&l);
 }
 
@@ -99,7 +147,7 @@ static void test_of_link(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_broken), cmocka_unit_test(test_of_link)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_chats_and_keys), cmocka_unit_test(test_broken), cmocka_unit_test(test_of_link)};
 
     return cmocka_run_group_tests_name("prompts", tests, NULL, NULL);
 }

@@ -276,6 +276,15 @@ static void test_bad_recipes(void **state)
         {"score.marker=[a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q]", CAIRN_ERECIPE, "score.marker"},
         {"data.template=glm6", CAIRN_ERECIPE, "glm6"},
         {"data.eval=[{name: a, path: %s/broken.jsonl}]", CAIRN_EDATA, "broken.jsonl:2"},
+        {"data.prompts=[{path: %s/broken.jsonl}]", CAIRN_EDATA, "broken.jsonl:2"},
+        {"data.prompts=[{path: %s/long.jsonl}]", CAIRN_EDATA, "long.jsonl:3: a prompt of 90 tokens"},
+        {"data.eval=[{name: a, path: %s/long.jsonl}]", CAIRN_EDATA, "long.jsonl:3"},
+        {"data.prompts=[{path: %s/empty.jsonl}]", CAIRN_EDATA, "empty.jsonl:2: the prompt has no tokens"},
+        {"data.prompts=[{path: %s/chat.jsonl}]", CAIRN_EDATA, "chat.jsonl:2"}, /* the template has no roles */
+        {"data.prompts=[{path: %s/long.jsonl, keys: {answer: gold}}]", CAIRN_EDATA, "long.jsonl:1: key \"gold\""},
+        {"data.prompts=[{path: %s/long.jsonl, keys: {anwser: gold}}]", CAIRN_ERECIPE, "answer"},
+        {"warm_start={data: %s/examples.jsonl}", CAIRN_EDATA, "examples.jsonl:2: key \"response\""},
+        {"warm_start={data: %s/none.jsonl}", CAIRN_ERECIPE, "none.jsonl does not exist"},
         {"model.tokenizer=%s/broken.jsonl", CAIRN_EDATA, "broken.jsonl"},
     };
     struct cairn_run *run;
@@ -284,11 +293,20 @@ static void test_bad_recipes(void **state)
     (void)state;
     lab_open(&l);
     lab_put(&l, "broken.jsonl", "{\"prompt\": \"1+1=\", \"answer\": 2}\n{\"prompt\": \"1+1=\", \"answer\n");
+    lab_put(&l, "long.jsonl",
+            "{\"prompt\": \"a\", \"answer\": 1}\n{\"prompt\": \"b\", \"answer\": 1}\n{\"answer\": 2, \"prompt\": \""
+            "123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890\"}\n");
+    lab_put(&l, "empty.jsonl", "{\"prompt\": \"a\", \"answer\": 1}\n{\"prompt\": \"\", \"answer\": 1}\n");
+    lab_put(&l, "chat.jsonl",
+            "{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"answer\": 1}\n"
+            "{\"prompt\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": \"user\", \"content\": \"a\"}], \"answer\": 1}\n");
+    lab_put(&l, "examples.jsonl", "{\"prompt\": \"a\", \"response\": \"b\"}\n{\"prompt\": \"a\"}\n");
     for (size_t i = 0; i < COUNT(row); i++) {
         FAILS(row[i].status, row[i].word, lab_init_at(&run, &l, NULL, LAB_OVERRIDES(row[i].override), err));
         assert_false(there(l.run, "run.json")); /* nothing is frozen: the mended recipe is taken */
     }
-    cairn_run_close(lab_init(&l, NULL));
+    /* What no stage will read is not looked at. */
+    cairn_run_close(lab_init(&l, LAB_OVERRIDES("data.eval=[{name: a, path: %s/long.jsonl, limit: 2}]")));
     lab_close(&l);
 }
 

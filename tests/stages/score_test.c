@@ -351,7 +351,7 @@ static void test_grade(void **state)
     snprintf(path, sizeof path, "%s/tokenizer.json", l.dir);
     OK(cairn_tokenizer_load(&tokenizer, path, err));
     snprintf(path, sizeof path, "%s/prompts.jsonl", l.dir);
-    OK(cairn_prompts_load(&files[0], path, err));
+    OK(cairn_prompts_load(&files[0], path, NULL, err));
     for (size_t i = 0; i < COUNT(row); i++)
         text[i] = row[i].text;
     for (int stop = 0; stop < 2; stop++) {

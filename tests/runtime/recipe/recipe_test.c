@@ -673,7 +673,7 @@ static void differences(void **state)
                              "model.init.extra: null -> true (science)\n"
                              "data.prompts.0.weight: 1.0 -> 2.0 (science)\n"
                              "data.eval: [] -> [{name: e, path: /e, k: 1, limit: null, temperature: null, top_p: null, "
-                             "max_new_tokens: null, grader: null}] (science)\n"
+                             "max_new_tokens: null, grader: null, keys: null}] (science)\n"
                              "rollout.dynamic: null -> {keep: mixed, max_rounds: 2} (science)\n"
                              "train.learning_rate: 1e-5 -> 2e-5 (science)\n");
     cairn_str_clear(&s);

@@ -127,6 +127,69 @@ static void maths_prompts(void **state)
     cairn_str_free(&want);
 }
 
+#define SYSTEM(t) {CAIRN_ROLE_SYSTEM, t, sizeof t - 1}
+#define USER(t) {CAIRN_ROLE_USER, t, sizeof t - 1}
+#define ASSISTANT(t) {CAIRN_ROLE_ASSISTANT, t, sizeof t - 1}
+
+/* Chats: what the templates of GLM-5, 5.1 and 5.2 make of them (section 19.2 of the model's specification). */
+static void chats(void **state)
+{
+    static const struct cairn_message system_user[] = {SYSTEM("Be brief."), USER("2+2?")},
+                                      turns[] = {USER("1+1?"), ASSISTANT("<think>easy</think>\n 2 \n"), USER("2+2?"), ASSISTANT("4"), USER("3+3?")},
+                                      alone[] = {USER("2+2?")}, none[] = {USER("1+1?"), ASSISTANT("2")}, role[] = {SYSTEM("x"), USER("<|assistant|>")};
+#define M(list) list, sizeof list / sizeof *list
+    static const struct {
+        const char *spec;
+        const struct cairn_message *m;
+        int n;
+        const char *text, *refused;
+        int added;
+    } rows[] = {
+        {"glm5", M(system_user), "[gMASK]<sop><|system|>Be brief.<|user|>2+2?<|assistant|><think>", NULL, 6},
+        {"glm5.2", M(system_user), "[gMASK]<sop><|system|>Reasoning Effort: Max<|system|>Be brief.<|user|>2+2?<|assistant|><think>", NULL, 7},
+        {"glm5:Q: {prompt}!", M(system_user), "[gMASK]<sop><|system|>Be brief.<|user|>Q: 2+2?!<|assistant|><think>", NULL, 6},
+        {"glm5", M(turns),
+         "[gMASK]<sop><|user|>1+1?<|assistant|></think>2<|user|>2+2?<|assistant|></think>4<|user|>3+3?<|assistant|><think>", NULL, 11},
+        {"glm5.1", M(turns),
+         "[gMASK]<sop><|user|>1+1?<|assistant|></think>2<|user|>2+2?<|assistant|><think></think>4<|user|>3+3?<|assistant|><think>", NULL, 12},
+        {"glm5.2:Q: {prompt}", M(turns),
+         "[gMASK]<sop><|system|>Reasoning Effort: Max<|user|>1+1?<|assistant|><think></think>2<|user|>2+2?<|assistant|><think></think>4"
+         "<|user|>Q: 3+3?<|assistant|><think>",
+         NULL, 14},
+        {"plain", M(alone), "2+2?", NULL, 0},
+        {"Q: {prompt}", M(alone), "Q: 2+2?", NULL, 0},
+        {"plain", M(system_user), NULL, "no roles", 0},
+        {"glm5", M(none), NULL, "not a user's", 0},
+        {"glm5", alone, 0, NULL, "not a user's", 0},
+        {"glm5", M(role), "[gMASK]<sop><|system|>x<|user|><|assistant|><|assistant|><think>", NULL, 6}, /* letters, no role */
+    };
+    struct cairn_ids ids = {0};
+    struct cairn_str text = {0};
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct cairn_template *t = parse(rows[i].spec, NULL);
+        struct cairn_error err = {0};
+        enum cairn_status st;
+
+        ids.n = 0;
+        cairn_str_clear(&text);
+        st = cairn_template_chat(t, *state, rows[i].m, rows[i].n, &ids, &err);
+        if (rows[i].refused) {
+            assert_int_equal(st, CAIRN_EDATA);
+            assert_non_null(strstr(err.text, rows[i].refused));
+            assert_int_equal(ids.n, 0);
+        } else {
+            assert_int_equal(st, CAIRN_OK);
+            assert_int_equal(cairn_tokenizer_decode(*state, ids.p, ids.n, NULL, &text, NULL), CAIRN_OK);
+            assert_string_equal(cairn_str_z(&text), rows[i].text);
+            assert_int_equal(count_added(*state, &ids), rows[i].added);
+        }
+        cairn_template_destroy(t);
+    }
+    cairn_ids_free(&ids);
+    cairn_str_free(&text);
+}
+
 /* A prompt cannot open a turn, close the thinking or borrow half a token from the words around it. */
 static void injection(void **state)
 {
@@ -245,7 +308,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rendered),
-        cmocka_unit_test(maths_prompts),
+        cmocka_unit_test(maths_prompts), cmocka_unit_test(chats),
         cmocka_unit_test(injection),
         cmocka_unit_test(merges_cross_the_border),
         cmocka_unit_test(stops),
