@@ -27,6 +27,15 @@ VINLINE v16 softplus(v16 x)
     return v16_select(x > v16_set(20.0f), x, y);
 }
 
+/* sigmoid(x) * (1 - sigmoid(x)), without the difference */
+VINLINE v16 slope(v16 x)
+{
+    const v16 one = v16_set(1.0f);
+    v16 e = v16_exp((v16)((v16i)x | (int32_t)0x80000000u));
+
+    return e / ((one + e) * (one + e));
+}
+
 static void gate_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
 {
     const struct gate *k = ctx;
@@ -72,7 +81,7 @@ enum cairn_status cairn_kda_gate_cpu(struct cairn_stream *s, const struct cairn_
 static void gate_heads(void *ctx, int64_t begin, int64_t end, void *scratch)
 {
     const struct gate *k = ctx;
-    v16 bound = v16_set(k->bound), one = v16_set(1.0f);
+    v16 bound = v16_set(k->bound);
 
     (void)scratch;
     for (int64_t h = begin; h < end; h++) {
@@ -87,9 +96,7 @@ static void gate_heads(void *ctx, int64_t begin, int64_t end, void *scratch)
                 v16 x = v16_loadn(at1(&k->f, n) + i, some, 0.0f) + bias, d = v16_loadn(at1(&k->dg, n) + i, some, 0.0f), da;
 
                 if (k->bound < 0.0f) {
-                    v16 sg = v16_sigmoid(A * x);
-
-                    da = A * (d * bound * (sg * (one - sg)));
+                    da = A * (d * bound * slope(A * x));
                     logs = v16_fma(da, x, logs);
                 } else {
                     da = -d * A * v16_sigmoid(x);
@@ -116,9 +123,9 @@ static void beta_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
     for (int64_t n = begin; n < end; n++)
         for (int64_t h = 0; h < k->H; h += VL) {
             int64_t some = k->H - h < VL ? k->H - h : VL;
-            v16 sg = v16_sigmoid(v16_loadn(at1(&k->b, n) + h, some, 0.0f));
 
-            v16_storen(at1(&k->db, n) + h, v16_loadn(at1(&k->dbeta, n) + h, some, 0.0f) * (sg * (v16_set(1.0f) - sg)), some);
+            v16_storen(at1(&k->db, n) + h,
+                       v16_loadn(at1(&k->dbeta, n) + h, some, 0.0f) * slope(v16_loadn(at1(&k->b, n) + h, some, 0.0f)), some);
         }
 }
 

@@ -1,5 +1,5 @@
-/* hyper_test.c - hyper-connections: mixing weights, streams in and out, and their gradients, against the references and against finite
- * differences of the whole site in fp64; eps of the norm, of pre and of the Sinkhorn loop at sizes where each of them shows.
+/* hyper_test.c - hyper-connections: mixing weights, streams in and out, and their gradients, against the references and against
+ * finite differences of the whole site in fp64; eps of the norm, of pre and of the Sinkhorn loop at sizes where each of them shows.
  */
 #include "lab.h"
 
@@ -42,8 +42,8 @@ static struct site site_new(struct lab *l, size_t i, enum cairn_dtype act)
 
 static struct cairn_hyper args(size_t i, const struct site *s)
 {
-    return (struct cairn_hyper){s->x->t, s->m->t, s->base->t, s->scale->t, s->mix->t, s->rstd->t, s->y->t,
-                                shapes[i].norm_eps, shapes[i].eps, shapes[i].rounds};
+    return (struct cairn_hyper){s->x->t,    s->m->t, s->base->t,         s->scale->t,   s->mix->t,
+                                s->rstd->t, s->y->t, shapes[i].norm_eps, shapes[i].eps, shapes[i].rounds};
 }
 
 static void forward(struct lab *l)
@@ -107,8 +107,8 @@ static void backward(struct lab *l)
                      *scale = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, 3), 1), *scale2 = thing_like(l, scale, 0);
         struct cairn_hyper a = args(i, &s);
         struct cairn_hyper_out_bwd b = {s.x->t, sub->t, s.mix->t, dout->t, dy->t, dmix->t, dx->t};
-        struct cairn_hyper_bwd c = {s.x->t,    s.m->t,  s.base->t, s.scale->t, s.rstd->t, dc->t,         dmix->t,
-                                    dm->t,     dx->t,   base->t,   scale->t,   shapes[i].eps, shapes[i].rounds};
+        struct cairn_hyper_bwd c = {s.x->t, s.m->t, s.base->t, s.scale->t, s.rstd->t,     dc->t,           dmix->t,
+                                    dm->t,  dx->t,  base->t,   scale->t,   shapes[i].eps, shapes[i].rounds};
 
         LAB_OK(l, l->fast->hyper(&l->c.stream, &a, &l->err));
         LAB_OK(l, l->fast->hyper_out_bwd(&l->c.stream, &b, &l->err));
