@@ -1,4 +1,4 @@
-/* eval.c - `cairn eval DIR --set FILE`: samples and grades a problem set with a policy of a run.
+/* eval.c - `cairn eval DIR --set [NAME=]FILE`: samples and grades a problem set with a policy of a run.
  *
  * Template, stop tokens, sampling and grading are those of the run's recipe unless said otherwise. Draws are keyed by (seed, step, name of
  * the set, row, sample), as in the run's own evaluations: the set that the recipe evaluates under that name gives the same responses.
@@ -81,13 +81,19 @@ struct result {
     enum cairn_finish finish;
 };
 
-/* "a/heldout.jsonl" -> "heldout" */
-static char *set_name(const char *path)
+/* "NAME=FILE", or a file's own name: "a/heldout.jsonl" -> "heldout". *path: the file, inside of `set`. NULL: no memory. */
+static char *set_name(const char *set, const char **path)
 {
-    const char *base = cairn_path_basename(path);
-    size_t n = strlen(base);
+    const char *equals = cairn_path_exists(set) ? NULL : strchr(set, '='), *base = cairn_path_basename(set);
+    char *name = equals ? strndup(set, (size_t)(equals - set)) : NULL;
 
-    return cairn_ends_with(base, ".jsonl") ? strndup(base, n - 6) : strdup(base);
+    *path = set;
+    if (equals && (!name || cairn_name_ok(name))) {
+        *path = equals + 1;
+        return name;
+    }
+    free(name);
+    return cairn_ends_with(base, ".jsonl") ? strndup(base, strlen(base) - 6) : strdup(base);
 }
 
 static enum cairn_status how_set(struct eval *e, struct cairn_error *err)
@@ -121,12 +127,13 @@ out:
     return st;
 }
 
-static enum cairn_status set_open(struct eval *e, const char *path, struct cairn_error *err)
+static enum cairn_status set_open(struct eval *e, const char *set, struct cairn_error *err)
 {
     struct cairn_prompt_keys keys;
     enum cairn_status st = CAIRN_OK;
+    const char *path;
 
-    e->name = set_name(path);
+    e->name = set_name(set, &path);
     if (!e->name)
         TRY(CAIRN_NOMEM(err));
     TRY(how_set(e, err));
@@ -249,45 +256,81 @@ out:
     return st;
 }
 
-static double figure(const json_t *metrics, const char *name)
-{
-    return json_number_value(json_object_get(metrics, name));
-}
+/* ---- figures -------------------------------------------------------------------------------------------------------- */
 
-static enum cairn_status figures_print(const struct eval *e, const json_t *m, struct cairn_error *err)
+/* Counts of a set, or of several. */
+struct figures {
+    struct cairn_pass pass;
+    int64_t tokens, capped, stopped, right_stopped; /* of responses */
+};
+
+static struct figures figures_count(const struct cairn_scores_table *s, const struct cairn_rollouts *r)
 {
-    if (!e->a->json) {
-        printf("%-20s %9lld %5d %9.1f %% %9.1f %% %9.1f %% %11.1f %9.1f %%\n", e->name, (long long)e->file.n, e->how.samples,
-               100 * figure(m, "accuracy"), 100 * figure(m, "pass_at_k"), 100 * figure(m, "accuracy_finished"), figure(m, "length/mean"),
-               100 * figure(m, "capped_share"));
-        return CAIRN_OK;
+    struct figures f = {.pass = cairn_score_pass(s, r), .tokens = r->response[r->n]};
+
+    for (int64_t i = 0; i < r->n; i++) {
+        f.capped += r->finish[i] == CAIRN_FINISH_LENGTH;
+        f.stopped += r->finish[i] == CAIRN_FINISH_STOP;
+        f.right_stopped += r->finish[i] == CAIRN_FINISH_STOP && s->verdict[i];
     }
-    return cairn_cli_json(json_pack("{s:s, s:I, s:I, s:i, s:f, s:f, s:f, s:f, s:f, s:I}", "set", e->name, "step", (json_int_t)e->m.policy.step,
-                                    "problems", (json_int_t)e->file.n, "k", e->how.samples, "accuracy", figure(m, "accuracy"), "pass_at_k",
-                                    figure(m, "pass_at_k"), "accuracy_finished", figure(m, "accuracy_finished"), "length_mean",
-                                    figure(m, "length/mean"), "capped_share", figure(m, "capped_share"), "responses", (json_int_t)e->r.n),
-                          err);
+    return f;
 }
 
-static enum cairn_status set_score(struct eval *e, struct cairn_error *err)
+static void figures_join(struct figures *all, const struct figures *f)
+{
+    cairn_pass_join(&all->pass, &f->pass);
+    all->tokens += f->tokens;
+    all->capped += f->capped;
+    all->stopped += f->stopped;
+    all->right_stopped += f->right_stopped;
+}
+
+static double ratio(int64_t a, int64_t b)
+{
+    return b ? (double)a / (double)b : 0;
+}
+
+/* set NULL: all sets together; mean@k and pass@k are means over problems, the others over responses. k 0: sets of several. */
+static enum cairn_status figures_print(const struct eval *e, const char *set, const struct figures *f, int k, struct cairn_error *err)
+{
+    const struct cairn_pass *p = &f->pass;
+    enum cairn_status st = CAIRN_OK;
+    json_t *o;
+
+    if (!e->a->json) {
+        printf("%-20s %9lld %5.*d %9.1f %% %9.1f %% %9.1f %% %11.1f %9.1f %%\n", set ? set : "all sets", (long long)p->problems, k ? 1 : 0, k,
+               p->problems ? 100 * p->mean / (double)p->problems : 0, 100 * ratio(p->solved, p->problems), 100 * ratio(f->right_stopped, f->stopped),
+               ratio(f->tokens, p->responses), 100 * ratio(f->capped, p->responses));
+        return cairn_cli_flush(err);
+    }
+    o = json_pack("{s:s?, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "set", set, "step", (json_int_t)e->m.policy.step, "problems",
+                  (json_int_t)p->problems, "responses", (json_int_t)p->responses, "right", (json_int_t)p->right, "accuracy",
+                  ratio(p->right, p->responses), "accuracy_finished", ratio(f->right_stopped, f->stopped), "length_mean",
+                  ratio(f->tokens, p->responses), "capped_share", ratio(f->capped, p->responses));
+    if (!o || (k && json_object_set_new(o, "k", json_integer(k))) || !cairn_pass_metrics(p, o)) {
+        json_decref(o);
+        TRY(CAIRN_NOMEM(err));
+    }
+    TRY(cairn_cli_json(o, err));
+    TRY(cairn_cli_flush(err));
+out:
+    return st;
+}
+
+static enum cairn_status set_score(struct eval *e, struct figures *f, struct cairn_error *err)
 {
     const char *grader[1] = {e->a->grader ? e->a->grader : json_string_value(json_object_get(e->entry, "grader"))};
     const struct cairn_score_opts o = {.recipe = e->m.run->recipe, .graders = e->graders, .tokenizer = e->prompting.tokenizer, .files = &e->file,
                                        .nfiles = 1, .grader = grader, .cap = e->how.max_new};
     struct cairn_scores_table s = {0};
-    json_t *metrics = NULL;
     enum cairn_status st = CAIRN_OK;
 
     TRY(rollouts_make(e, err));
     TRY(cairn_scores_create(&s, e->r.n, err));
     TRY(cairn_score_grade(&s, &e->r, 0, e->r.n, &o, err));
-    metrics = cairn_score_metrics(&s, &e->r);
-    if (!metrics)
-        TRY(CAIRN_NOMEM(err));
-    TRY(figures_print(e, metrics, err));
-    TRY(cairn_cli_flush(err));
+    *f = figures_count(&s, &e->r);
+    TRY(figures_print(e, e->name, f, e->how.samples, err));
 out:
-    json_decref(metrics);
     cairn_scores_free(&s);
     return st;
 }
@@ -295,20 +338,26 @@ out:
 static enum cairn_status run(struct eval *e, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
+    struct figures all = {0}, f;
+    int k = 0;
 
     TRY(cairn_cli_model_open(&e->m, &e->a->model, err));
     if (!e->m.run)
         TRY(cairn_fail(err, CAIRN_EUSAGE, "%s belongs to no run: template, stop tokens and grading come from a run's recipe", e->a->model.model));
     TRY(cairn_prompting_open(&e->prompting, e->m.run->recipe, e->m.tokenizer, &e->m.policy.config, err));
     if (!e->a->json)
-        printf("policy %lld\n%-20s %9s %5s %11s %11s %11s %11s %11s\n", (long long)e->m.policy.step, "set", "problems", "k", "accuracy", "pass@k",
+        printf("policy %lld\n%-20s %9s %5s %11s %11s %11s %11s %11s\n", (long long)e->m.policy.step, "set", "problems", "k", "mean@k", "pass@k",
                "of finished", "length", "capped");
     for (int i = 0; i < e->a->sets; i++) {
         TRY(set_open(e, e->a->set[i], err));
         TRY(set_sample(e, err));
-        TRY(set_score(e, err));
+        TRY(set_score(e, &f, err));
+        figures_join(&all, &f);
+        k = !i || k == e->how.samples ? e->how.samples : 0;
         set_close(e);
     }
+    if (e->a->sets > 1)
+        TRY(figures_print(e, NULL, &all, k, err));
 out:
     set_close(e);
     cairn_prompting_close(&e->prompting);
@@ -319,7 +368,7 @@ out:
 int cairn_verb_eval(int argc, char **argv)
 {
     static const struct argp_option options[] = {
-        {"set", OPT_SET, "FILE", 0, "problems, JSON lines {\"id\",\"prompt\",\"answer\"}; may be repeated", 0},
+        {"set", OPT_SET, "[NAME=]FILE", 0, "problems, JSON lines {\"id\",\"prompt\",\"answer\"}; may be repeated", 0},
         {NULL, 'k', "K", 0, "responses a problem (default: the recipe's for a set of this name, else 1)", 0},
         {"limit", OPT_LIMIT, "N", 0, "only the first N problems", 0},
         {"temperature", OPT_TEMPERATURE, "T", 0, "0 is greedy (default: the recipe's)", 0},
@@ -327,15 +376,15 @@ int cairn_verb_eval(int argc, char **argv)
         {"max-new", OPT_MAX_NEW, "N", 0, "length cap, tokens (default: the recipe's)", 0},
         {"grader", OPT_GRADER, "NAME", 0, "default: the recipe's", 0},
         CAIRN_MODEL_OPTIONS,
-        {"json", 'j', NULL, 0, "one JSON object a set", 2},
+        {"json", 'j', NULL, 0, "one JSON object a set, then one of all sets", 2},
         {0}};
     static const struct argp argp = {
         .options = options,
         .parser = option,
         .args_doc = "DIR",
-        .doc = "Samples and grades problem sets with a policy of a run: accuracy (mean over all responses), pass@k (problems with a right one "
-               "among k), accuracy among finished responses, mean length in tokens, share of responses that hit the cap. DIR is a run (its newest "
-               "policy) or a policy in it.\v"
+        .doc = "Samples and grades problem sets with a policy of a run: mean@k (accuracy, averaged over k responses), pass@k (problems with a right "
+               "one among k), accuracy among finished responses, mean length in tokens, share of responses that hit the cap; of each set and of "
+               "all. DIR is a run (its newest policy) or a policy in it.\v"
                "Examples:\n"
                "  cairn eval /tmp/tiny --set recipes/data/tiny/heldout.jsonl -k 4\n"
                "  cairn eval /tmp/tiny --step 0 --set recipes/data/tiny/heldout.jsonl --json"};

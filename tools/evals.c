@@ -108,30 +108,58 @@ static void row_print(struct cairn_str *out, int f, double before, double after)
         cairn_str_printf(out, "  %-30s %9.1f   %9.1f     %+.1f %%\n", figures[f].label, before, after, before > 0 ? 100 * (after / before - 1) : 0.0);
 }
 
+static void block_print(struct cairn_str *out, const char *name, const struct cairn_eval_point end[2], int runs)
+{
+    char before[40], after[40];
+
+    snprintf(before, sizeof before, "step %lld", (long long)end[0].step);
+    snprintf(after, sizeof after, "step %lld", (long long)end[1].step);
+    cairn_str_printf(out, "%s: %lld problems, %lld answers%s\n  %-30s %11s %11s   change\n", name, (long long)end[1].groups,
+                     (long long)end[1].rollouts, runs > 1 ? ", means over the runs" : "", "", before, after);
+    for (int f = 0; f < CAIRN_EVAL_FIGURES; f++)
+        if (!isnan(end[0].figure[f]) && !isnan(end[1].figure[f]))
+            row_print(out, f, end[0].figure[f], end[1].figure[f]);
+}
+
+/* Takes a set into the total: shares of problems weigh by problems, the others by answers. */
+static void total_add(struct cairn_eval_point *all, const struct cairn_eval_point *p)
+{
+    for (int f = 0; f < CAIRN_EVAL_FIGURES; f++) {
+        int by_problem = f == CAIRN_EVAL_ACCURACY || f == CAIRN_EVAL_PASS;
+        double had = (double)(by_problem ? all->groups : all->rollouts), more = (double)(by_problem ? p->groups : p->rollouts);
+
+        all->figure[f] = f == CAIRN_EVAL_FINISHED ? NAN /* would need the counts of finished ones */
+                         : had + more > 0         ? ((had > 0 ? had * all->figure[f] : 0) + more * p->figure[f]) / (had + more)
+                                                  : 0;
+    }
+    all->step = p->step;
+    all->groups += p->groups;
+    all->rollouts += p->rollouts;
+}
+
 enum cairn_status cairn_evals_table(struct cairn_run *const *runs, int n, struct cairn_str *out, struct cairn_error *err)
 {
-    enum cairn_status st = CAIRN_OK;
     const json_t *sets = cairn_recipe_get(runs[0]->recipe, "data.eval");
+    struct cairn_eval_point all[2] = {0}, end[2];
+    enum cairn_status st = CAIRN_OK;
+    size_t told = 0;
+    int there;
 
     for (size_t i = 0; i < json_array_size(sets); i++) {
         const char *name = json_string_value(json_object_get(json_array_get(sets, i), "name"));
-        struct cairn_eval_point end[2];
-        char before[40], after[40];
-        int there;
 
         TRY(ends_read(runs, n, name, end, &there, err));
         if (!there) {
             cairn_str_printf(out, "%s: not evaluated twice yet\n", name);
             continue;
         }
-        snprintf(before, sizeof before, "step %lld", (long long)end[0].step);
-        snprintf(after, sizeof after, "step %lld", (long long)end[1].step);
-        cairn_str_printf(out, "%s: %lld problems, %lld answers%s\n  %-30s %11s %11s   change\n", name, (long long)end[1].groups,
-                         (long long)end[1].rollouts, n > 1 ? ", means over the runs" : "", "", before, after);
-        for (int f = 0; f < CAIRN_EVAL_FIGURES; f++)
-            if (!isnan(end[0].figure[f]) && !isnan(end[1].figure[f]))
-                row_print(out, f, end[0].figure[f], end[1].figure[f]);
+        block_print(out, name, end, n);
+        told++;
+        for (int e = 0; e < 2; e++)
+            total_add(&all[e], &end[e]);
     }
+    if (told > 1 && told == json_array_size(sets))
+        block_print(out, "all sets", all, n);
 out:
     return st;
 }

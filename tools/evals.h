@@ -21,7 +21,7 @@ enum cairn_status cairn_evals_read(const struct cairn_run *run, const char *name
                                    struct cairn_error *err);
 
 /* Appends the tables of all evaluation sets of the n runs (at least one; the sets are the first run's). A set that some run has not
- * evaluated yet is said to be so. */
+ * evaluated yet is said to be so; of several sets there is a total, too. */
 enum cairn_status cairn_evals_table(struct cairn_run *const *runs, int n, struct cairn_str *out, struct cairn_error *err);
 /* {NAME: [{"step", "accuracy", "capped_share", "length/mean", "accuracy_finished", "pass_at_k", "rollouts"}, ...], ...} of one run; new
  * reference. */

@@ -81,10 +81,32 @@ static enum cairn_status manifest_check(const struct cairn_run *run, const struc
     return st;
 }
 
+/* An evaluation that does not come out holds no training up: it is told, and tried again by the next call. What it told is in *bad. */
+static enum cairn_status link_run(const struct cairn_run *run, const struct cairn_link *l, const struct args *a, struct cairn_error *bad,
+                                  struct cairn_error *err)
+{
+    const struct cairn_link rollout = {l->step, CAIRN_STAGE_ROLLOUT, l->eval};
+    enum cairn_status st = CAIRN_OK;
+
+    if (l->eval && l->stage == CAIRN_STAGE_SCORE && !cairn_link_done(run, &rollout))
+        return CAIRN_OK; /* told */
+    st = cairn_launch(run, l, a->quiet || a->json, err);
+    if (st != CAIRN_OK && st != CAIRN_EAGAIN && l->eval && !cairn_stop_requested()) {
+        cairn_warn("%s; training goes on", err->text);
+        if (bad->code == CAIRN_OK)
+            *bad = *err;
+        return CAIRN_OK;
+    }
+    if (st == CAIRN_OK && (a->json || !a->quiet))
+        st = cairn_trail_tell(run, l, a->json, err);
+    return st;
+}
+
 static enum cairn_status chain_run(const struct cairn_run *run, const struct args *a, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_link *chain = NULL;
+    struct cairn_error bad = {0};
     int n = 0, done = 0, last = -1; /* last: the last one that is done; there may be holes before it, where a repair took links out */
 
     TRY(cairn_run_chain(run, &chain, &n, err));
@@ -105,9 +127,11 @@ static enum cairn_status chain_run(const struct cairn_run *run, const struct arg
             continue;
         if (cairn_stop_requested())
             TRY(cairn_fail(err, CAIRN_EAGAIN, "stopped; run again to go on"));
-        TRY(cairn_launch(run, &chain[i], a->quiet || a->json, err));
-        if (a->json || !a->quiet)
-            TRY(cairn_trail_tell(run, &chain[i], a->json, err));
+        TRY(link_run(run, &chain[i], a, &bad, err));
+    }
+    if (bad.code != CAIRN_OK) {
+        st = bad.code;
+        *err = bad;
     }
 out:
     free(chain);

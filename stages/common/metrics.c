@@ -36,7 +36,7 @@ static enum cairn_status link_add(const struct cairn_run *run, const struct cair
 
         json_object_foreach(metrics, name, v)
         {
-            snprintf(key, sizeof key, "%s%s", prefix, name);
+            snprintf(key, sizeof key, "%s%s", prefix, *prefix && !strcmp(name, "length/mean") ? "length_mean" : name);
             json_object_set(o, key, v);
         }
     }

@@ -169,32 +169,22 @@ static int length_compare(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Groups of used rollouts: kept, all right, all wrong, and those with at least one right answer. */
-struct group_counts {
-    int64_t groups, all_right, all_wrong, any_right;
-};
-
-static struct group_counts groups_count(const struct cairn_scores_table *s, const struct cairn_rollouts *r)
+struct cairn_pass cairn_score_pass(const struct cairn_scores_table *s, const struct cairn_rollouts *r)
 {
-    struct group_counts c = {0};
+    struct cairn_pass p = {0};
 
-    for (int64_t i = 0; i < r->n;) {
-        int64_t n = 0, right = 0, j = i;
+    for (int64_t i = 0, j; i < r->n; i = j) {
+        int64_t n = 0, right = 0;
 
-        for (; j < r->n && r->group[j] == r->group[i]; j++)
+        for (j = i; j < r->n && r->group[j] == r->group[i]; j++)
             if (r->used[j]) {
                 n++;
                 right += s->verdict[j];
             }
-        if (n) {
-            c.groups++;
-            c.all_right += right == n;
-            c.all_wrong += right == 0;
-            c.any_right += right > 0;
-        }
-        i = j;
+        if (n)
+            cairn_pass_add(&p, n, right);
     }
-    return c;
+    return p;
 }
 
 /* grades/NAME: used rollouts of each status but ok, where there are any. */
@@ -220,7 +210,7 @@ static int statuses_set(json_t *o, const struct cairn_scores_table *s, const str
 
 json_t *cairn_score_metrics(const struct cairn_scores_table *s, const struct cairn_rollouts *r)
 {
-    struct group_counts c = groups_count(s, r);
+    const struct cairn_pass pass = cairn_score_pass(s, r);
     int64_t *length = calloc((size_t)r->n + 1, sizeof *length), used = 0, right = 0, capped = 0, stopped = 0, aborted = 0, right_finished = 0;
     double raw = 0, penalty = 0, total = 0, n, finished;
     json_t *o;
@@ -243,14 +233,18 @@ json_t *cairn_score_metrics(const struct cairn_scores_table *s, const struct cai
     n = used ? (double)used : 1;
     finished = stopped ? (double)stopped : 1;
     qsort(length, (size_t)used, sizeof *length, length_compare);
-    o = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:I}", "reward/raw_mean", raw / n,
+    o = json_pack("{s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:I}", "reward/raw_mean", raw / n,
                   "reward/shaped_mean", (raw + penalty) / n, "reward/penalty_mean", penalty / n, "accuracy", (double)right / n,
-                  "accuracy_finished", (double)right_finished / finished, "pass_at_k", c.groups ? (double)c.any_right / (double)c.groups : 0.0,
-                  "groups/kept", (json_int_t)c.groups, "groups/all_right", (json_int_t)c.all_right, "groups/all_wrong", (json_int_t)c.all_wrong,
+                  "accuracy_finished", (double)right_finished / finished, "groups/kept", (json_int_t)pass.problems, "groups/all_right",
+                  (json_int_t)pass.all_right, "groups/all_wrong", (json_int_t)(pass.problems - pass.solved),
                   "length/mean", total / n, "length/p50", (json_int_t)(used ? length[(used - 1) / 2] : 0), "length/p90",
                   (json_int_t)(used ? length[(9 * used + 9) / 10 - 1] : 0), "length/max", (json_int_t)(used ? length[used - 1] : 0), "capped_share",
                   (double)capped / n, "finish/stop", (double)stopped / n, "finish/length", (double)capped / n, "finish/aborted",
                   (double)aborted / n, "rollouts", (json_int_t)used);
     free(length);
+    if (o && !cairn_pass_metrics(&pass, o)) {
+        json_decref(o);
+        o = NULL;
+    }
     return o && statuses_set(o, s, r) ? o : NULL;
 }
