@@ -46,7 +46,7 @@ pc_cflags = $(shell pkg-config --cflags $(1) 2>/dev/null)
 pc_libs   = $(shell pkg-config --libs $(1) 2>/dev/null)
 
 # --- rooms: one static library each; a library may use those after it in LINK_<room> ----------------------------------
-ROOMS := base kernels ckpt world recipe model text grade common rollout score train sync slurm tools
+ROOMS := base kernels ckpt world recipe model text grade common rollout score train sync slurm check tools
 DIR_base := runtime/base
 DIR_kernels := kernels
 DIR_ckpt := ckpt
@@ -61,6 +61,7 @@ DIR_score := stages/score
 DIR_train := stages/train
 DIR_sync := stages/sync
 DIR_slurm := slurm
+DIR_check := tools/check
 DIR_tools := tools
 
 CF_ckpt   := $(call pc_cflags,$(HDF5_PC))
@@ -85,7 +86,7 @@ LINK_recipe  := recipe base
 LINK_model   := model kernels ckpt world recipe base
 LINK_text    := text base
 LINK_grade   := grade base
-LINK_all     := tools slurm sync train score rollout common model grade text kernels ckpt world recipe base
+LINK_all     := tools check slurm sync train score rollout common model grade text kernels ckpt world recipe base
 
 # A file with a main() is named main.c (one per stage and for `cairn`); it stays out of its room's library.
 $(foreach r,$(ROOMS),$(eval SRC_$(r) := $(filter-out %/main.c,$(wildcard $(DIR_$(r))/*.c))))

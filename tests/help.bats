@@ -1,7 +1,7 @@
 # Every verb explains itself, and what is no verb is refused with the nearest one.
 load lib
 
-wanted="run init status amend verify gc digest inspect import export logprobs generate tokenize detokenize grade eval replay bench doctor"
+wanted="run init status amend verify gc digest inspect import export logprobs generate tokenize detokenize grade eval replay check bench doctor"
 
 setup() {
     verbs=$("$cairn" help | awk '/^  [a-z]/ && $1 != "cairn" && $1 != "help" { print $1 }')

@@ -37,6 +37,7 @@ static const struct verb {
     {"grade", cairn_verb_grade, "grade responses against gold answers"},
     {"eval", cairn_verb_eval, "sample and grade a problem set with a policy of a run"},
     {"replay", cairn_verb_replay, "score, train from, or bring in stored rollouts"},
+    {"check", cairn_verb_check, "prove that trainer and sampler are one policy, before a run"},
     {"bench", cairn_verb_bench, "measure this machine and this build"},
     {"doctor", cairn_verb_doctor, "what this machine lacks and how to get it"},
     {"help", verb_help, "this list, or the page of one verb: cairn help VERB"},

@@ -22,6 +22,7 @@ int cairn_verb_detokenize(int argc, char **argv);
 int cairn_verb_grade(int argc, char **argv);
 int cairn_verb_eval(int argc, char **argv);
 int cairn_verb_replay(int argc, char **argv);
+int cairn_verb_check(int argc, char **argv);
 int cairn_verb_bench(int argc, char **argv);
 int cairn_verb_doctor(int argc, char **argv);
 

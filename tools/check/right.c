@@ -1,0 +1,397 @@
+/* right.c - see right.h. */
+#include "tools/check/right.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/check/trace.h"
+
+#define REGIONS 20
+
+/* What one op call touches: regions of memory, one copy of each on the reference's device. */
+struct region {
+    struct cairn_buffer *buf;
+    size_t begin, end;        /* bytes in buf */
+    struct cairn_buffer *own; /* the copy */
+};
+
+struct right {
+    struct cairn_sides *x;
+    struct cairn_compute ref;
+    struct region region[REGIONS];
+    int regions;
+    union {
+        max_align_t align;
+        char bytes[sizeof(struct cairn_tensor) * CAIRN_OP_MEMBERS + 256];
+    } args; /* the call's, over the copies */
+    double tolerance, tolerance_sums;
+    int64_t calls, values;
+    double worst; /* share of the tolerance that was used up at most */
+    char worst_at[200];
+    struct cairn_error *err;
+};
+
+/* ---- copies -------------------------------------------------------------------------------------------------------------- */
+
+static size_t extent(const struct cairn_tensor *t)
+{
+    int64_t last = 1;
+
+    for (int d = 0; d < t->ndim; d++) {
+        if (t->dim[d] == 0)
+            return 0;
+        last += (t->dim[d] - 1) * t->stride[d];
+    }
+    return (size_t)last * cairn_dtype_size(t->dtype);
+}
+
+/* Adds [begin, end) of buf; regions that touch become one. */
+static void region_add(struct right *r, struct cairn_buffer *buf, size_t begin, size_t end)
+{
+    for (int i = 0; i < r->regions;) {
+        struct region *g = &r->region[i];
+
+        if (g->buf != buf || end < g->begin || begin > g->end) {
+            i++;
+            continue;
+        }
+        begin = begin < g->begin ? begin : g->begin;
+        end = end > g->end ? end : g->end;
+        *g = r->region[--r->regions];
+        i = 0;
+    }
+    begin &= ~(size_t)63; /* as the back-end's own memory is aligned */
+    r->region[r->regions++] = (struct region){.buf = buf, .begin = begin, .end = end};
+}
+
+static enum cairn_status bytes_get(struct cairn_compute *k, struct cairn_buffer *buf, size_t at, size_t n, void *h, struct cairn_error *err)
+{
+    int64_t dim = (int64_t)n;
+    struct cairn_tensor t;
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_tensor_view(&t, buf, at, CAIRN_U8, 1, &dim, err));
+    TRY(cairn_tensor_get(&k->stream, &t, h, n, err));
+out:
+    return st;
+}
+
+static void regions_free(struct right *r)
+{
+    for (int i = 0; i < r->regions; i++)
+        cairn_buffer_destroy(r->region[i].own);
+    r->regions = 0;
+}
+
+/* Before the op runs: everything it may read, as it is now, and its arguments over the copies. */
+static enum cairn_status copies_make(struct right *r, const struct cairn_trace_call *c, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *h = NULL;
+
+    regions_free(r);
+    for (const struct cairn_op_member *m = c->info->member; m->name; m++) {
+        const struct cairn_tensor *t = cairn_op_tensor(c->args, m);
+
+        if (t->buf && extent(t))
+            region_add(r, t->buf, t->offset, t->offset + extent(t));
+    }
+    for (int i = 0; i < r->regions; i++) {
+        struct region *g = &r->region[i];
+        size_t n = g->end - g->begin;
+        int64_t dim = (int64_t)n;
+        struct cairn_tensor all;
+        char *p = realloc(h, n);
+
+        if (!p)
+            TRY(CAIRN_NOMEM(err));
+        h = p;
+        TRY(bytes_get(&r->x->k, g->buf, g->begin, n, h, err));
+        TRY(cairn_buffer_create(r->ref.dev, n, &g->own, err));
+        TRY(cairn_tensor_view(&all, g->own, 0, CAIRN_U8, 1, &dim, err));
+        TRY(cairn_tensor_set(&r->ref.stream, &all, h, n, err));
+    }
+    if (c->info->bytes > sizeof r->args)
+        TRY(CAIRN_BUG(err, "an op with more arguments than there is room for"));
+    memcpy(r->args.bytes, c->args, c->info->bytes);
+    for (const struct cairn_op_member *m = c->info->member; m->name; m++) {
+        struct cairn_tensor *t = cairn_op_tensor(r->args.bytes, m);
+
+        for (int i = 0; t->buf && i < r->regions; i++)
+            if (r->region[i].buf == t->buf && t->offset >= r->region[i].begin && t->offset <= r->region[i].end) {
+                t->buf = r->region[i].own;
+                t->offset -= r->region[i].begin;
+                break;
+            }
+    }
+out:
+    free(h);
+    return st;
+}
+
+/* ---- comparing ------------------------------------------------------------------------------------------------------------ */
+
+static double value_at(const char *p, enum cairn_dtype t, size_t i)
+{
+    uint32_t bits;
+    uint16_t half;
+    float f;
+    double d;
+
+    switch (t) {
+    case CAIRN_F32:
+        memcpy(&f, p + 4 * i, 4);
+        return (double)f;
+    case CAIRN_BF16:
+        memcpy(&half, p + 2 * i, 2);
+        bits = (uint32_t)half << 16;
+        memcpy(&f, &bits, 4);
+        return (double)f;
+    case CAIRN_F64:
+        memcpy(&d, p + 8 * i, 8);
+        return d;
+    default:
+        return 0;
+    }
+}
+
+static int is_float(enum cairn_dtype t)
+{
+    return t == CAIRN_F32 || t == CAIRN_BF16 || t == CAIRN_F64;
+}
+
+struct rows {
+    const struct cairn_tensor *t;
+    const char *mine, *theirs; /* from the tensor's first element */
+};
+
+/* Elements of dimension 0 .. ndim-2, flattened: where line `k` begins. */
+static size_t line_at(const struct cairn_tensor *t, int64_t k)
+{
+    size_t at = 0;
+
+    for (int d = t->ndim - 2; d >= 0; d--) {
+        at += (size_t)(k % t->dim[d] * t->stride[d]);
+        k /= t->dim[d];
+    }
+    return at;
+}
+
+/* The largest difference of a line over the line's largest value (or `least`, so that a line of near zeros is no line apart). */
+static double line_apart(const struct rows *r, int64_t k, double least)
+{
+    size_t at = line_at(r->t, k);
+    double size = least, apart = 0;
+
+    for (int64_t i = 0; i < r->t->dim[r->t->ndim - 1]; i++) {
+        double a = value_at(r->mine, r->t->dtype, at + (size_t)i), b = value_at(r->theirs, r->t->dtype, at + (size_t)i), d = fabs(a - b);
+
+        if (isnan(a) && isnan(b))
+            continue;
+        if (a == b)
+            d = 0;
+        size = fmax(size, fabs(b));
+        if (!(d <= apart))
+            apart = isnan(d) ? INFINITY : d;
+    }
+    return size > 0 ? apart / size : apart > 0 ? INFINITY : 0;
+}
+
+static int64_t lines_of(const struct cairn_tensor *t)
+{
+    int64_t n = 1;
+
+    for (int d = 0; d + 1 < t->ndim; d++)
+        n *= t->dim[d];
+    return n;
+}
+
+static double largest(const struct rows *r)
+{
+    double size = 0;
+
+    for (int64_t k = 0; k < lines_of(r->t); k++)
+        for (int64_t i = 0; i < r->t->dim[r->t->ndim - 1]; i++) {
+            double b = fabs(value_at(r->theirs, r->t->dtype, line_at(r->t, k) + (size_t)i));
+
+            if (isfinite(b) && b > size)
+                size = b;
+        }
+    return size;
+}
+
+static int64_t lines_unequal(const struct rows *r)
+{
+    size_t e = cairn_dtype_size(r->t->dtype), n = (size_t)r->t->dim[r->t->ndim - 1] * e;
+    int64_t apart = 0;
+
+    for (int64_t k = 0; k < lines_of(r->t); k++)
+        apart += memcmp(r->mine + line_at(r->t, k) * e, r->theirs + line_at(r->t, k) * e, n) != 0;
+    return apart;
+}
+
+static enum cairn_status finding(const struct cairn_trace_call *c, const char *member, struct cairn_error *err, const char *what)
+{
+    char block[64];
+
+    cairn_trace_block(c->param, block, sizeof block);
+    return cairn_fail(err, CAIRN_ENUMERIC, "right: %s at %s (%s): its %s %s", c->info->name, c->param, block, member, what);
+}
+
+/* Choices of experts and keys: may differ where two scores all but tie. */
+static int is_choice(enum cairn_op_number op)
+{
+    return op == CAIRN_OP_index || op == CAIRN_OP_router;
+}
+
+static enum cairn_status member_compare(struct right *r, const struct cairn_trace_call *c, const struct cairn_op_member *m, int choices_may_differ,
+                                        int *choices_differ, struct cairn_error *err)
+{
+    const struct cairn_tensor *mine = cairn_op_tensor(c->args, m), *theirs = cairn_op_tensor(r->args.bytes, m);
+    size_t n = mine->buf ? extent(mine) : 0;
+    char *a = NULL, *b = NULL, what[200];
+    struct rows rows = {.t = mine};
+    enum cairn_status st = CAIRN_OK;
+    double bar, least;
+
+    if (!n)
+        return CAIRN_OK;
+    a = malloc(n);
+    b = malloc(n);
+    if (!a || !b)
+        TRY(CAIRN_NOMEM(err));
+    TRY(bytes_get(&r->x->k, mine->buf, mine->offset, n, a, err));
+    TRY(bytes_get(&r->ref, theirs->buf, theirs->offset, n, b, err));
+    rows.mine = a;
+    rows.theirs = b;
+    if (!is_float(mine->dtype)) {
+        int64_t apart = lines_unequal(&rows), lines = lines_of(mine);
+
+        if (apart)
+            *choices_differ = 1;
+        if (apart > (choices_may_differ && is_choice(c->op) ? lines / 50 + 1 : 0)) {
+            snprintf(what, sizeof what, "differs from the reference in %lld of %lld rows", (long long)apart, (long long)lines);
+            TRY(finding(c, m->name, err, what));
+        }
+        goto out;
+    }
+    if (*choices_differ) /* gates of another choice are other gates */
+        goto out;
+    bar = c->info->backward || m->role == CAIRN_OP_ADDED ? r->tolerance_sums : r->tolerance;
+    /* A gradient's row may be a small difference of large terms: its errors are measured by the tensor's largest. */
+    least = (c->info->backward ? 1 : 1e-2) * largest(&rows);
+    for (int64_t k = 0; k < lines_of(mine); k++) {
+        double apart = line_apart(&rows, k, least);
+
+        if (apart / bar > r->worst) {
+            r->worst = apart / bar;
+            snprintf(r->worst_at, sizeof r->worst_at, "%s of %.40s at %.120s", m->name, c->info->name, c->param);
+        }
+        if (!(apart <= bar)) {
+            snprintf(what, sizeof what, "is off by %.3g of its size in row %lld, %.3g would do", apart, (long long)k, bar);
+            TRY(finding(c, m->name, err, what));
+        }
+    }
+    r->values += cairn_tensor_count(mine);
+out:
+    free(a);
+    free(b);
+    return st;
+}
+
+/* Runs op number c->op of a table with these arguments. */
+static enum cairn_status op_run(const struct cairn_ops *ops, struct cairn_stream *s, enum cairn_op_number op, const void *args, struct cairn_error *err)
+{
+    switch (op) {
+#define CASE(name)           \
+    case CAIRN_OP_##name:    \
+        return ops->name(s, args, err);
+        CAIRN_OPS(CASE)
+#undef CASE
+    default:
+        return CAIRN_BUG(err, "an op that there is none of");
+    }
+}
+
+/* ---- the observer ---------------------------------------------------------------------------------------------------------- */
+
+static enum cairn_status before(void *arg, const struct cairn_trace_call *c, struct cairn_error *err)
+{
+    return copies_make(arg, c, err);
+}
+
+static enum cairn_status after(void *arg, const struct cairn_trace_call *c, struct cairn_error *err)
+{
+    struct right *r = arg;
+    enum cairn_status st = CAIRN_OK;
+    int choices_differ = 0;
+
+    TRY(op_run(&r->ref.ops, &r->ref.stream, c->op, r->args.bytes, err));
+    for (int floats = 0; floats < 2; floats++) /* choices first */
+        for (const struct cairn_op_member *m = c->info->member; m->name; m++)
+            if ((m->role == CAIRN_OP_OUT || m->role == CAIRN_OP_ADDED) && is_float(cairn_op_tensor(c->args, m)->dtype) == floats)
+                TRY(member_compare(r, c, m, 1, &choices_differ, err));
+    r->calls++;
+out:
+    return st;
+}
+
+/* ---- the leg ----------------------------------------------------------------------------------------------------------------- */
+
+/* One forward and backward of all sequences, the gradient of their mean log-probability. */
+static enum cairn_status pass_run(struct cairn_sides *x, struct cairn_error *err)
+{
+    struct cairn_trainer *t = &x->trainer;
+    int64_t next = 0, number = 0;
+    enum cairn_status st = CAIRN_OK;
+    float *ones = NULL;
+
+    TRY(cairn_trainer_zero(t, err));
+    while (cairn_trainer_fill(t, x->q.s, x->q.n, &next, &number)) {
+        struct cairn_scores scores;
+        float *p = realloc(ones, (size_t)t->micro.rows * sizeof *ones);
+
+        if (!p)
+            TRY(CAIRN_NOMEM(err));
+        ones = p;
+        for (int64_t i = 0; i < t->micro.rows; i++)
+            ones[i] = 1.0f / (float)x->q.tokens;
+        TRY(cairn_trainer_forward(t, x->temperature, &scores, err));
+        TRY(cairn_trainer_rows_set(t, &t->dcur, ones, err));
+        TRY(cairn_trainer_backward(t, 0, err));
+    }
+out:
+    free(ones);
+    return st;
+}
+
+enum cairn_status cairn_leg_right(struct cairn_sides *x, const struct cairn_check_opts *o, json_t *report, struct cairn_error *err)
+{
+    int narrow = x->k.act == CAIRN_BF16;
+    struct right *r = calloc(1, sizeof *r);
+    const struct cairn_policy *p = &x->trainer.policy;
+    struct cairn_trace t = {.k = &x->k, .stores = {&p->weights, p->lora ? &p->adapter_weights : NULL}, .before = before, .after = after, .arg = r};
+    enum cairn_status st = CAIRN_OK;
+
+    if (!r)
+        return CAIRN_NOMEM(err);
+    r->x = x;
+    r->tolerance = narrow ? 2e-2 : 2e-5;
+    r->tolerance_sums = narrow ? 4e-2 : 1e-4;
+    TRY(cairn_compute_open(&r->ref, &(struct cairn_compute_opts){.backend = "cpu", .act = narrow ? "bf16" : "f32", .reference = 1, .threads = o->threads},
+                           err));
+    cairn_trace_begin(&t);
+    st = pass_run(x, err);
+    cairn_trace_end(&t);
+    TRY(st);
+    if (json_object_set_new(report, "right", json_pack("{s:I, s:I, s:f, s:s}", "calls", (json_int_t)r->calls, "values", (json_int_t)r->values, "worst",
+                                                       r->worst, "at", r->worst_at)))
+        TRY(CAIRN_NOMEM(err));
+out:
+    regions_free(r);
+    cairn_compute_close(&r->ref);
+    free(r);
+    return st;
+}

@@ -1,0 +1,62 @@
+/* sides.h - one model, as the trainer has it and as the sampler has it, in one process on one device.
+ *
+ * The trainer is stages/train's own: masters, published weights, packed forward. The sampler is a policy directory, opened as rollout opens
+ * it, and the paged cache. A sync goes the way of the stages: the trainer's state becomes an artefact, cairn_policy_save makes a policy of
+ * it, the sampler takes that. Nothing here adds two numbers.
+ */
+#ifndef CAIRN_TOOLS_CHECK_SIDES_H
+#define CAIRN_TOOLS_CHECK_SIDES_H
+
+#include "stages/train/trainer.h"
+#include "tools/check/check.h"
+#include "tools/check/sequences.h"
+
+/* Rows of the sampler's call at hand: whose they are, by number of the sequence. */
+struct cairn_sides_rows {
+    int64_t n;
+    const int32_t *pos, *which;
+};
+
+struct cairn_sides {
+    struct cairn_run *run; /* owned */
+    struct cairn_compute k;
+    struct cairn_trainer trainer;
+    struct cairn_policy policy; /* the sampler's */
+    struct cairn_model model;   /* of it */
+    struct cairn_pass *pass;
+    struct cairn_cache *cache;
+    struct cairn_check_sequences q;
+    char *base, *start;         /* directories: what both stand on, and the policy they begin with */
+    char *scratch;              /* for artefacts of this check; removed at the end */
+    int64_t generation;         /* of what was synced */
+    struct cairn_sides_rows now;
+    float temperature;
+    int page;
+};
+
+enum cairn_status cairn_sides_open(struct cairn_sides *x, const struct cairn_check_opts *o, struct cairn_error *err);
+void cairn_sides_close(struct cairn_sides *x);
+
+/* Log-probabilities of the sequences' tokens (q.at). */
+enum cairn_status cairn_sides_trainer_scores(struct cairn_sides *x, float *out, struct cairn_error *err);
+/* How the sampler cuts its work. */
+struct cairn_sides_cut {
+    int rows;    /* of a call, at most */
+    int chunk;   /* tokens of a prompt at once; 1: one by one from the first */
+    int share;   /* 1: the prompt of a group is run once and forked */
+    int reverse; /* 1: the last sequence first */
+};
+enum cairn_status cairn_sides_sampler_scores(struct cairn_sides *x, const struct cairn_sides_cut *cut, float *out, struct cairn_error *err);
+
+/* Adds noise to the trainer's masters, `scale` times each tensor's own size, by `seed`, and publishes. */
+enum cairn_status cairn_sides_perturb(struct cairn_sides *x, double scale, uint64_t seed, struct cairn_error *err);
+/* The trainer's masters as they are, into memory and back. malloc'ed by save, as large as the optimiser's flat run. */
+enum cairn_status cairn_sides_masters_save(struct cairn_sides *x, float **h, struct cairn_error *err);
+enum cairn_status cairn_sides_masters_load(struct cairn_sides *x, const float *h, struct cairn_error *err);
+
+/* Gives the trainer's published weights to the sampler. path: "file" and the others of sync.path. */
+enum cairn_status cairn_sides_sync(struct cairn_sides *x, const char *path, struct cairn_error *err);
+/* The first trained tensor that the sampler holds other bytes of than the trainer publishes; NULL: none. Borrowed name. */
+enum cairn_status cairn_sides_weights_differ(struct cairn_sides *x, const char **name, struct cairn_error *err);
+
+#endif
