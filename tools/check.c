@@ -115,6 +115,9 @@ static void report_print(const json_t *r, const struct cairn_error *err, enum ca
     if (json_object_get(r, "right"))
         printf("right     %.0f calls of ops, %.0f values; %.0f%% of the tolerance at most\n", number(r, "right", "calls"), number(r, "right", "values"),
                100 * number(r, "right", "worst"));
+    if (json_object_get(r, "blocks"))
+        printf("          %.0f blocks as the plain model has them; %.0f%% of the tolerance at most\n", number(r, "blocks", "held"),
+               100 * number(r, "blocks", "worst"));
     if (json_object_get(r, "agree"))
         printf("agree     %.0f of %.0f tokens with equal bits\n", number(r, "agree", "equal"), number(r, "agree", "tokens"));
     if (json_object_get(r, "disagree"))

@@ -6,9 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/check/blocks.h"
 #include "tools/check/trace.h"
 
-#define REGIONS 20
+#define REGIONS       20
+#define ADAPTER_SCALE 0.5
 
 /* What one op call touches: regions of memory, one copy of each on the reference's device. */
 struct region {
@@ -371,6 +373,7 @@ enum cairn_status cairn_leg_right(struct cairn_sides *x, const struct cairn_chec
 {
     int narrow = x->k.act == CAIRN_BF16;
     struct right *r = calloc(1, sizeof *r);
+    float *masters = NULL;
     const struct cairn_policy *p = &x->trainer.policy;
     struct cairn_trace t = {.k = &x->k, .stores = {&p->weights, p->lora ? &p->adapter_weights : NULL}, .before = before, .after = after, .arg = r};
     enum cairn_status st = CAIRN_OK;
@@ -382,6 +385,10 @@ enum cairn_status cairn_leg_right(struct cairn_sides *x, const struct cairn_chec
     r->tolerance_sums = narrow ? 4e-2 : 1e-4;
     TRY(cairn_compute_open(&r->ref, &(struct cairn_compute_opts){.backend = "cpu", .act = narrow ? "bf16" : "f32", .reference = 1, .threads = o->threads},
                            err));
+    if (p->lora) { /* a new adapter's B is zero and would hide what is wrong with it */
+        TRY(cairn_sides_masters_save(x, &masters, err));
+        TRY(cairn_sides_perturb(x, ADAPTER_SCALE, 9, err));
+    }
     cairn_trace_begin(&t);
     st = pass_run(x, err);
     cairn_trace_end(&t);
@@ -389,9 +396,13 @@ enum cairn_status cairn_leg_right(struct cairn_sides *x, const struct cairn_chec
     if (json_object_set_new(report, "right", json_pack("{s:I, s:I, s:f, s:s}", "calls", (json_int_t)r->calls, "values", (json_int_t)r->values, "worst",
                                                        r->worst, "at", r->worst_at)))
         TRY(CAIRN_NOMEM(err));
+    TRY(cairn_blocks_check(x, report, err));
+    if (masters)
+        TRY(cairn_sides_masters_load(x, masters, err));
 out:
     regions_free(r);
     cairn_compute_close(&r->ref);
+    free(masters);
     free(r);
     return st;
 }

@@ -1,0 +1,33 @@
+/* plain.h - the model once more, in double precision, from its published weights and its configuration alone.
+ *
+ * Naive loops over one sequence; attention expanded (keys and values of every head, no absorption), adapters merged into their matrices,
+ * nothing shared with runtime/model or kernels but the reading of weights. It is slow and reads like the formulas (spec of the
+ * architecture, sections 2 to 10; GLM-5 of arXiv:2602.15763, DeepSeek-V3.2). The gate holds each block of the run's own forward against it, fed with
+ * what that block was really given, so that an error neither grows nor hides.
+ */
+#ifndef CAIRN_TOOLS_CHECK_PLAIN_H
+#define CAIRN_TOOLS_CHECK_PLAIN_H
+
+#include "model/policy.h"
+
+struct cairn_plain;
+
+/* Borrows the policy, whose weights are fetched as they are needed. CAIRN_EUSAGE for an architecture that it does not know. */
+enum cairn_status cairn_plain_open(struct cairn_plain **out, const struct cairn_policy *p, struct cairn_compute *k, struct cairn_error *err);
+void cairn_plain_close(struct cairn_plain *p);
+
+/* x (n, D) = embedding of ids. */
+enum cairn_status cairn_plain_embed(struct cairn_plain *p, const int32_t *id, int64_t n, double *x, struct cairn_error *err);
+/* What attention of a layer adds to x (n, D), positions from 0. choice (n, n) of 0 and 1: which keys each row sees; a layer with an indexer
+ * writes there what it would choose, `given` (or NULL) are the choices to attend with instead. */
+enum cairn_status cairn_plain_attention(struct cairn_plain *p, int layer, const double *x, int64_t n, uint8_t *choice, const uint8_t *given, double *out,
+                                        struct cairn_error *err);
+/* What the MLP or the experts add. experts (n, E) of 0 and 1: written, what the router would choose; given: take these. Dense layers
+ * leave both alone. */
+enum cairn_status cairn_plain_mlp(struct cairn_plain *p, int layer, const double *x, int64_t n, uint8_t *experts, const uint8_t *given, double *out,
+                                  struct cairn_error *err);
+/* Log-probability of target[i] (-1: not wanted) behind row i at a temperature, from the last residual stream x. */
+enum cairn_status cairn_plain_logprobs(struct cairn_plain *p, const double *x, int64_t n, const int32_t *target, double temperature, double *out,
+                                       struct cairn_error *err);
+
+#endif
