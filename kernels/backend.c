@@ -88,7 +88,7 @@ static enum cairn_status load(struct cairn_compute *c, const char *name, const c
         return cairn_fail(err, CAIRN_EDEVICE, "back-end %s was not built; %s", path, how);
     c->object = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!c->object)
-        return cairn_fail(err, CAIRN_EDEVICE, "cannot open back-end: %s", dlerror());
+        return cairn_fail_dl(err, CAIRN_EDEVICE, dlerror(), "cannot open back-end");
     symbol = dlsym(c->object, "cairn_backend_entry");
     if (!symbol)
         TRY(cairn_fail(err, CAIRN_EDEVICE, "%s is not a back-end of cairn", path));
@@ -172,8 +172,12 @@ enum cairn_status cairn_compute_open(struct cairn_compute *c, const struct cairn
         struct cairn_error unfit; /* why there is no cuda is of no interest to who takes the best there is */
 
         st = open_named(c, "cuda", o, &unfit);
-        if (st != CAIRN_OK)
+        if (st == CAIRN_ENOSPACE) { /* there is one, and no memory to open it: another one would give other numbers */
+            if (err)
+                *err = unfit;
+        } else if (st != CAIRN_OK) {
             st = open_named(c, "cpu", o, err);
+        }
     }
     if (st != CAIRN_OK)
         return st;

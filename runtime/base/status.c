@@ -39,6 +39,28 @@ enum cairn_status cairn_fail_errno(struct cairn_error *err, int errnum, const ch
     return code;
 }
 
+/* glibc's words: its own where it could not even make a sentence, else those of errno behind one. */
+static int lacks_memory(const char *why)
+{
+    return !why || strstr(why, strerror(ENOMEM)) || strstr(why, "out of memory");
+}
+
+enum cairn_status cairn_fail_dl(struct cairn_error *err, enum cairn_status code, const char *why, const char *fmt, ...)
+{
+    code = lacks_memory(why) ? CAIRN_ENOSPACE : code;
+    if (err) {
+        char text[sizeof err->text];
+        va_list ap;
+
+        va_start(ap, fmt);
+        vsnprintf(text, sizeof text, fmt, ap);
+        va_end(ap);
+        snprintf(err->text, sizeof err->text, "%.200s: %.300s", text, why ? why : "out of memory");
+        err->code = code;
+    }
+    return code;
+}
+
 enum cairn_status cairn_error_prefix(struct cairn_error *err, const char *fmt, ...)
 {
     char front[sizeof err->text], all[sizeof err->text];

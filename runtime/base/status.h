@@ -36,6 +36,11 @@ enum cairn_status cairn_fail(struct cairn_error *err, enum cairn_status code, co
 enum cairn_status cairn_fail_errno(struct cairn_error *err, int errnum, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* The same for a failed dlopen: adds why, which is what dlerror() said. A lack of memory becomes CAIRN_ENOSPACE, for then nothing is wrong
+ * with the object. */
+enum cairn_status cairn_fail_dl(struct cairn_error *err, enum cairn_status code, const char *why, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
 /* Puts "context: " in front of the sentence that is there already; returns err's code. */
 enum cairn_status cairn_error_prefix(struct cairn_error *err, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));

@@ -43,7 +43,7 @@ enum cairn_status cairn_plugin_load(const struct cairn_grader *g, struct cairn_e
         return CAIRN_OK;
     cairn_sandbox_limit(&x->box);
     if (!x->handle && !(x->handle = dlopen(x->path, RTLD_NOW | RTLD_LOCAL)))
-        TRY(cairn_fail(err, CAIRN_ERECIPE, "score.graders.%s.program: %s", x->name, dlerror()));
+        TRY(cairn_fail_dl(err, CAIRN_ERECIPE, dlerror(), "score.graders.%s.program", x->name));
     if (!(f = dlsym(x->handle, "cairn_grader_plugin")))
         TRY(cairn_fail(err, CAIRN_ERECIPE, "score.graders.%s.program: %s exports no cairn_grader_plugin", x->name, x->path));
     memcpy(&get, &f, sizeof get);

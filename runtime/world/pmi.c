@@ -29,7 +29,7 @@ static enum cairn_status pmix_load(const struct cairn_pmi_kind **out, struct cai
     if (!cairn_path_exists(path))
         TRY(cairn_fail(err, CAIRN_EDEVICE, "%s is missing: install libpmix-dev, then build again", path));
     if (!(so = dlopen(path, RTLD_NOW | RTLD_LOCAL)))
-        TRY(cairn_fail(err, CAIRN_EDEVICE, "%s", dlerror()));
+        TRY(cairn_fail_dl(err, CAIRN_EDEVICE, dlerror(), "cannot open PMIx"));
     if (!(kind = dlsym(so, CAIRN_PMIX_SYMBOL)) || kind->abi != CAIRN_PMI_ABI)
         TRY(cairn_fail(err, CAIRN_EDEVICE, "%s is not of this build", path));
     *out = kind;

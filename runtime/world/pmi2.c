@@ -34,7 +34,7 @@ enum cairn_status cairn_pmi2_load(struct cairn_error *err)
     static void *so; /* never closed: it holds the connection */
 
     if (!so && !(so = dlopen("libpmi2.so.0", RTLD_NOW | RTLD_LOCAL)) && !(so = dlopen("libpmi2.so", RTLD_NOW | RTLD_LOCAL)))
-        return cairn_fail(err, CAIRN_EDEVICE, "%s: install libpmi2-0 (Slurm's)", dlerror());
+        return cairn_fail_dl(err, CAIRN_EDEVICE, dlerror(), "cannot open Slurm's libpmi2-0; is it installed?");
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         void *f = dlsym(so, functions[i].name);
 

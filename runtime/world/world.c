@@ -73,7 +73,7 @@ static enum cairn_status wire_load(struct cairn_wire **out, struct cairn_error *
                        path));
     /* Global: the plug-ins of an MPI library look for its symbols. Never closed: MPI leaves handlers behind. */
     if (!(so = dlopen(path, RTLD_NOW | RTLD_GLOBAL)))
-        TRY(cairn_fail(err, CAIRN_EDEVICE, "%s", dlerror()));
+        TRY(cairn_fail_dl(err, CAIRN_EDEVICE, dlerror(), "cannot open MPI"));
     if (!(wire = dlsym(so, CAIRN_WIRE_SYMBOL)) || wire->abi != CAIRN_WIRE_ABI)
         TRY(cairn_fail(err, CAIRN_EDEVICE, "%s: not the wire of this build", path));
     *out = wire;

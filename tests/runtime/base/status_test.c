@@ -37,9 +37,36 @@ static void sentences(void **state)
     assert_string_equal(cairn_status_name((enum cairn_status)3), "unknown");
 }
 
+/* What glibc's dlerror() says: an object that is missing or broken is unfit, one that there was no memory for is not. */
+static void objects(void **state)
+{
+    static const struct {
+        const char *why;
+        enum cairn_status code;
+    } cases[] = {
+        {"x.so: cannot open shared object file: No such file or directory", CAIRN_EDEVICE},
+        {"x.so: undefined symbol: cairn_x", CAIRN_EDEVICE},
+        {"x.so: cannot allocate memory in static TLS block", CAIRN_EDEVICE},
+        {"out of memory", CAIRN_ENOSPACE},
+        {"x.so: cannot create shared object descriptor: Cannot allocate memory", CAIRN_ENOSPACE},
+        {"x.so: failed to map segment from shared object: Cannot allocate memory", CAIRN_ENOSPACE},
+        {NULL, CAIRN_ENOSPACE},
+    };
+    struct cairn_error err;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(cairn_fail_dl(&err, CAIRN_EDEVICE, cases[i].why, "cannot open %s", "it"), cases[i].code);
+        assert_int_equal(err.code, cases[i].code);
+        assert_ptr_equal(strstr(err.text, "cannot open it: "), err.text);
+        assert_non_null(strstr(err.text, cases[i].why ? cases[i].why : "out of memory"));
+    }
+    assert_int_equal(cairn_fail_dl(NULL, CAIRN_ERECIPE, "x.so: not an ELF file", "x"), CAIRN_ERECIPE);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sentences)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sentences), cmocka_unit_test(objects)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
