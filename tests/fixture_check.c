@@ -13,6 +13,7 @@
  * (logits 1.23 and 0.11 rms, gradients 0.29): 2 and 0.15 rms, losses 0.02, policy losses 0.15, gradients 0.4. Bits of trainer and sampler are compared
  * without that.
  */
+#include "model/names.h"
 #include "model/peft.h"
 
 #include "fixture_replay.h"
@@ -71,16 +72,39 @@ static enum cairn_status grad_of(float **out, struct reference *r, const struct 
     return fetch(out, &r->k, &v->grads.tensor[i], err);
 }
 
-/* One reference gradient of the full model: a tensor of ours, or transformers' fused gate_up_proj of a layer's experts. */
+/* Compares rows [at, at + ours) of a reference gradient of `all` elements with parameter `name`'s; *at moves on. */
+static enum cairn_status part_gradient(struct reference *r, struct variant *v, const char *name, const float *ref, int64_t *at, int64_t all,
+                                       uint8_t *seen, struct errors *e, struct cairn_error *err)
+{
+    int p = cairn_param_find(&r->hf->table, name);
+    float *mine = NULL;
+    int64_t n;
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(grad_of(&mine, r, v, p, err));
+    seen[p] = 1;
+    n = cairn_tensor_count(&v->grads.tensor[p]);
+    if (*at + n > all)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s has %lld entries", name, (long long)all));
+    for (int64_t i = 0; i < n; i++)
+        differ(e, mine[i], ref[*at + i]);
+    *at += n;
+out:
+    free(mine);
+    return st;
+}
+
+/* One reference gradient of the full model: a tensor of ours, transformers' fused gate_up_proj of a layer's experts, or its one
+ * convolution of q, k, v. */
 static enum cairn_status check_gradient(struct reference *r, struct variant *v, const struct cairn_st_tensor *t,
                                         struct cairn_st *file, uint8_t *seen, struct cairn_error *err)
 {
-    static const char gate_up[] = "experts.gate_up_proj", down[] = "experts.down_proj";
+    static const char gate_up[] = "experts.gate_up_proj", down[] = "experts.down_proj", conv[] = "self_attn.conv1d.weight";
     const struct cairn_param_table *table = &r->hf->table;
     float *ref = NULL, *mine[2] = {0};
-    int64_t n, half;
+    int64_t n, half, at = 0;
     struct errors e = {0};
-    char *name = NULL;
+    char *name = NULL, own[CAIRN_NAME_BYTES];
     enum cairn_status st = CAIRN_OK;
     int p;
 
@@ -98,16 +122,20 @@ static enum cairn_status check_gradient(struct reference *r, struct variant *v, 
             TRY(cairn_fail(err, CAIRN_EDATA, "%s has %lld entries", t->name, (long long)n));
         for (int64_t i = 0; i < n; i++)
             differ(&e, mine[i / half % 2][i / (2 * half) * half + i % half], ref[i]);
+    } else if (cairn_ends_with(t->name, conv)) {
+        for (int j = 0; j < 3; j++) {
+            free(name);
+            name = cairn_format("%.*s%c_conv1d.weight", (int)(strlen(t->name) - strlen("conv1d.weight")), t->name, "qkv"[j]);
+            TRY(part_gradient(r, v, name, ref, &at, n, seen, &e, err));
+        }
     } else {
         name = cairn_format("%s%s", t->name, cairn_ends_with(t->name, down) ? ".weight" : "");
-        p = cairn_param_find(table, name);
-        TRY(grad_of(&mine[0], r, v, p, err));
-        seen[p] = 1;
-        if (n != cairn_tensor_count(&v->grads.tensor[p]))
-            TRY(cairn_fail(err, CAIRN_EDATA, "%s has %lld entries", t->name, (long long)n));
-        for (int64_t i = 0; i < n; i++)
-            differ(&e, mine[0][i], ref[i]);
+        if (!cairn_name_canonical(&r->hf->config, name, own))
+            TRY(cairn_fail(err, CAIRN_EDATA, "%s is too long a name", name));
+        TRY(part_gradient(r, v, own, ref, &at, n, seen, &e, err));
     }
+    if (at && at != n)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s has %lld entries", t->name, (long long)n));
     gradient_item(r, "gradient ", t->name, &e);
 out:
     if (st == CAIRN_ENUMERIC) {
@@ -373,7 +401,8 @@ struct split {
 static enum cairn_status decode_bits(struct reference *r, struct variant *v, struct cairn_pass *pass, const struct split *how,
                                      const float *want, int64_t *unequal, struct cairn_error *err)
 {
-    struct cairn_cache_opts o = {.slots = r->nseq, .page = how->page, .max_length = r->rows};
+    int pool = r->hf->config.index_pool;
+    struct cairn_cache_opts o = {.slots = r->nseq, .page = (how->page + pool - 1) / pool * pool, .max_length = r->rows};
     struct cairn_cache *cache = NULL;
     struct cairn_scores scores;
     int32_t *id = calloc((size_t)r->rows * 4, sizeof *id), *pos, *seq, *target;

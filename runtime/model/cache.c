@@ -1,5 +1,8 @@
 /* cache.c - pages, their reference counts, and one page table a slot (the idea is vLLM's paged attention, arXiv:2309.06180).
  *
+ * What a layer keeps of a slot whatever its length lies at the slot's number. A fork remembers its origin and copies when one of the two
+ * is extended or the origin's place is given away, so that many forks that are dropped at once cost nothing.
+ *
  * The bookkeeping lives on the host; the device sees key rows and a mirror of the page tables, which is sent when it changed. Who
  * gets which page depends on the order of calls alone: the free page with the lowest number. Nothing is read before it is written:
  * an op looks only at positions up to its own.
@@ -12,20 +15,38 @@
 #include "base/checked.h"
 #include "model/carve.h"
 
+/* What a layer keeps of a slot: tails of the convolutions of q, k, v; state of KDA; tail of the open pool. */
+enum { TAIL_Q, TAIL_K, TAIL_V, KDA_STATE, POOL_TAIL, ENTRIES };
+
 struct cairn_cache {
     struct cairn_compute *k;                  /* borrowed */
     int layers, slots, pages, page, per_slot; /* per_slot: P, pages a slot may hold */
+    int pool;                                 /* tokens an indexer key stands for */
     int64_t max_length;
     struct cairn_buffer *buf;
-    struct cairn_tensor *latent, *index; /* one a layer; index absent (buf NULL) on shared layers */
+    struct cairn_tensor *latent, *index; /* one a layer; no dimensions where a layer has none */
+    struct cairn_tensor *entry;          /* [layers][ENTRIES] (slots, ...), likewise */
     struct cairn_tensor tables;          /* i32 (slots, P) */
 
     int *ref;               /* [pages] slots that hold it */
     int free_pages, lowest; /* no free page below `lowest` */
     int32_t *table;         /* [slots][P], -1 beyond a slot's pages */
     int64_t *length;        /* [slots], -1: slot is free */
+    int *origin;            /* [slots] whose entries this fork has still to copy, -1: nobody's */
     uint8_t *stale;         /* [slots] the device's copy of the row is old */
 };
+
+static struct cairn_tensor carve4(struct cairn_carve *v, enum cairn_dtype type, int64_t a, int64_t b, int64_t d, int64_t e)
+{
+    struct cairn_tensor t = cairn_carve3(v, type, a, b, d * e);
+
+    t.ndim = 4;
+    t.dim[2] = d;
+    t.dim[3] = e;
+    t.stride[2] = e;
+    t.stride[3] = 1;
+    return t;
+}
 
 static void carve(struct cairn_cache *c, struct cairn_carve *v, const struct cairn_model_config *cfg, enum cairn_dtype act)
 {
@@ -33,9 +54,19 @@ static void carve(struct cairn_cache *c, struct cairn_carve *v, const struct cai
 
     c->tables = cairn_carve2(v, CAIRN_I32, c->slots, c->per_slot);
     for (int i = 0; i < c->layers; i++) {
+        struct cairn_tensor *e = &c->entry[i * ENTRIES];
+
+        if (cfg->kda[i]) {
+            for (int j = TAIL_Q; j <= TAIL_V; j++)
+                e[j] = cairn_carve3(v, act, c->slots, cfg->kda_conv, cfg->kda_heads * cfg->kda_dim);
+            e[KDA_STATE] = carve4(v, CAIRN_F32, c->slots, cfg->kda_heads, CAIRN_KDA_ROWS(cfg->kda_dim), cfg->kda_dim);
+            continue;
+        }
         c->latent[i] = cairn_carve2(v, act, rows, cfg->kv_rank + cfg->rope);
         if (cfg->indexer[i])
-            c->index[i] = cairn_carve2(v, act, rows, cfg->index_dim);
+            c->index[i] = cairn_carve2(v, act, rows / c->pool, cfg->index_dim);
+        if (cfg->indexer[i] && cfg->arch == CAIRN_ARCH_GLM5_NEXT)
+            e[POOL_TAIL] = cairn_carve3(v, act, c->slots, c->pool, 2 * cfg->index_dim);
     }
 }
 
@@ -50,6 +81,9 @@ enum cairn_status cairn_cache_create(struct cairn_cache **out, const struct cair
     if (o->slots < 1 || o->pages < 1 || o->page < 1 || o->max_length < 1 || (int64_t)o->pages * o->page > INT32_MAX)
         return cairn_fail(err, CAIRN_EBUG, "cache of %d slots, %d pages of %d positions, sequences of %lld", o->slots, o->pages,
                           o->page, (long long)o->max_length);
+    if (o->page % cfg->index_pool)
+        return cairn_fail(err, CAIRN_ERECIPE, "pages of %d positions are no multiple of the model's index_kpool, %d (rollout.page)", o->page,
+                          cfg->index_pool);
     per_slot = (o->max_length - 1) / o->page + 1;
     if (per_slot > o->pages)
         per_slot = o->pages;
@@ -63,13 +97,16 @@ enum cairn_status cairn_cache_create(struct cairn_cache **out, const struct cair
     c->page = o->page;
     c->per_slot = (int)per_slot;
     c->max_length = o->max_length;
+    c->pool = cfg->index_pool;
+    c->entry = calloc((size_t)c->layers * ENTRIES, sizeof *c->entry);
+    c->origin = calloc((size_t)c->slots, sizeof *c->origin);
     c->latent = calloc((size_t)c->layers, sizeof *c->latent);
     c->index = calloc((size_t)c->layers, sizeof *c->index);
     c->ref = calloc((size_t)c->pages, sizeof *c->ref);
     c->table = calloc((size_t)c->slots * (size_t)c->per_slot, sizeof *c->table);
     c->length = calloc((size_t)c->slots, sizeof *c->length);
     c->stale = calloc((size_t)c->slots, 1);
-    if (!c->latent || !c->index || !c->ref || !c->table || !c->length || !c->stale)
+    if (!c->latent || !c->index || !c->ref || !c->table || !c->length || !c->stale || !c->entry || !c->origin)
         TRY(CAIRN_NOMEM(err));
     carve(c, &v, cfg, k->act);
     if (v.overflow)
@@ -96,6 +133,8 @@ void cairn_cache_destroy(struct cairn_cache *c)
     free(c->table);
     free(c->length);
     free(c->stale);
+    free(c->entry);
+    free(c->origin);
     free(c);
 }
 
@@ -104,8 +143,10 @@ void cairn_cache_reset(struct cairn_cache *c)
     memset(c->ref, 0, (size_t)c->pages * sizeof *c->ref);
     memset(c->table, 0xff, (size_t)c->slots * (size_t)c->per_slot * sizeof *c->table);
     memset(c->stale, 1, (size_t)c->slots);
-    for (int i = 0; i < c->slots; i++)
+    for (int i = 0; i < c->slots; i++) {
         c->length[i] = -1;
+        c->origin[i] = -1;
+    }
     c->free_pages = c->pages;
     c->lowest = 0;
 }
@@ -143,10 +184,43 @@ int cairn_cache_pages_for(const struct cairn_cache *c, int64_t length)
     return length > 0 ? (int)((length - 1) / c->page + 1) : 0;
 }
 
+/* What every layer keeps of slot `from` becomes that of its fork `to`. */
+static enum cairn_status copy_entries(struct cairn_cache *c, int from, int to, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    for (int i = 0; i < c->layers * ENTRIES; i++) {
+        const struct cairn_tensor *t = &c->entry[i];
+
+        if (t->ndim) {
+            const struct cairn_tensor src = cairn_tensor_at(t, from), dst = cairn_tensor_at(t, to);
+
+            TRY(cairn_tensor_copy(&c->k->stream, &dst, &src, err));
+        }
+    }
+    c->origin[to] = -1;
+out:
+    return st;
+}
+
+/* Before what lies in a slot's place changes: its forks get their copies. */
+static enum cairn_status give_copies(struct cairn_cache *c, int slot, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    for (int i = 0; i < c->slots; i++)
+        if (c->origin[i] == slot)
+            TRY(copy_entries(c, slot, i, err));
+out:
+    return st;
+}
+
 int cairn_cache_slot(struct cairn_cache *c)
 {
     for (int i = 0; i < c->slots; i++)
         if (c->length[i] < 0) {
+            if (give_copies(c, i, NULL) != CAIRN_OK)
+                return -1; /* the device has failed, and says so to whoever asks next */
             c->length[i] = 0;
             return i;
         }
@@ -162,6 +236,7 @@ int cairn_cache_fork(struct cairn_cache *c, int slot)
         return -1;
     memcpy(c->table + (size_t)s * width, c->table + (size_t)slot * width, width * sizeof *c->table);
     c->length[s] = c->length[slot];
+    c->origin[s] = !c->length[slot] ? -1 : c->origin[slot] >= 0 ? c->origin[slot] : slot;
     c->stale[s] = 1;
     for (int i = 0; i < cairn_cache_pages_for(c, c->length[s]); i++)
         c->ref[c->table[(size_t)s * width + (size_t)i]]++;
@@ -180,6 +255,7 @@ void cairn_cache_free(struct cairn_cache *c, int slot)
         row[i] = -1;
     }
     c->length[slot] = -1;
+    c->origin[slot] = -1; /* its forks find what they are to copy until the place is given away */
     c->stale[slot] = 1;
 }
 
@@ -190,12 +266,13 @@ static enum cairn_status copy_page(struct cairn_cache *c, int32_t from, int32_t 
 
     for (int i = 0; i < c->layers; i++) {
         const struct cairn_tensor *t[2] = {&c->latent[i], &c->index[i]};
+        const int64_t page[2] = {c->page, c->page / c->pool}, rows[2] = {n, n / c->pool};
 
         for (int j = 0; j < 2; j++)
-            if (t[j]->buf)
+            if (t[j]->ndim && rows[j])
                 TRY(c->k->ops.rows(&c->k->stream,
-                                   &(struct cairn_rows){.src = cairn_tensor_slice(t[j], 0, (int64_t)from * c->page, n),
-                                                        .dst = cairn_tensor_slice(t[j], 0, (int64_t)to * c->page, n)},
+                                   &(struct cairn_rows){.src = cairn_tensor_slice(t[j], 0, from * page[j], rows[j]),
+                                                        .dst = cairn_tensor_slice(t[j], 0, to * page[j], rows[j])},
                                    err));
     }
 out:
@@ -229,6 +306,9 @@ enum cairn_status cairn_cache_extend(struct cairn_cache *c, int slot, int64_t n,
         *fits = 0;
         return CAIRN_OK;
     }
+    if ((st = give_copies(c, slot, err)) != CAIRN_OK ||
+        (c->origin[slot] >= 0 && (st = copy_entries(c, c->origin[slot], slot, err)) != CAIRN_OK))
+        return st;
     if (shared) {
         int32_t page = take_page(c);
 
@@ -268,6 +348,18 @@ struct cairn_tensor cairn_cache_latent_rows(const struct cairn_cache *c, int lay
 struct cairn_tensor cairn_cache_index_rows(const struct cairn_cache *c, int layer)
 {
     return c->index[layer];
+}
+
+struct cairn_tensor cairn_cache_pool_tail(const struct cairn_cache *c, int layer)
+{
+    return c->entry[layer * ENTRIES + POOL_TAIL];
+}
+
+struct cairn_cache_kda cairn_cache_kda(const struct cairn_cache *c, int layer)
+{
+    const struct cairn_tensor *e = &c->entry[layer * ENTRIES];
+
+    return (struct cairn_cache_kda){{e[TAIL_Q], e[TAIL_K], e[TAIL_V]}, e[KDA_STATE]};
 }
 
 enum cairn_status cairn_cache_tables(struct cairn_cache *c, struct cairn_tensor *pages, int *page, struct cairn_error *err)

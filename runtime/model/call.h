@@ -18,6 +18,7 @@ struct cairn_call {
     int64_t n;            /* rows of this call */
 
     struct cairn_keys keys;      /* pos, seq, and start or pages; `rows` is filled in by the block that attends */
+    struct cairn_tensor pool;    /* i32 (n) the last whole pool that row n sees (0 if there is none); absent without pools */
     struct cairn_cache *cache;   /* where keys go and come from; NULL: packed, keys are the rows of this call */
     struct cairn_tensor key_row; /* i32 (n) row of the cache that holds the key of row n; absent when packed */
     int rerun;                   /* 1: recomputation for the backward: index sets are there, the layer's output is not wanted */

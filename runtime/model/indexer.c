@@ -33,6 +33,10 @@ enum cairn_status cairn_indexer_bind(struct cairn_indexer *l, const struct cairn
     TRY(find(&l->norm_g, m, prefix, "k_norm.weight", err));
     TRY(find(&l->norm_b, m, prefix, "k_norm.bias", err));
     TRY(find(&l->weights, m, prefix, "weights_proj.weight", err));
+    if (m->config->arch != CAIRN_ARCH_GLM5_NEXT)
+        goto out;
+    TRY(find(&l->ape, m, prefix, "index_kpool_compress_ape", err));
+    TRY(find(&l->gate, m, prefix, "index_kpool_compress_gate", err));
 out:
     return st;
 }
@@ -44,6 +48,39 @@ void cairn_indexer_carve_work(struct cairn_carve *c, const struct cairn_model_co
     w->raw = cairn_carve2(c, act, n, cfg->index_dim);
     w->k = cairn_carve2(c, act, n, cfg->index_dim);
     w->w = cairn_carve2(c, CAIRN_F32, n, cfg->index_heads);
+    if (cfg->arch != CAIRN_ARCH_GLM5_NEXT)
+        return;
+    w->gate = cairn_carve2(c, act, n, cfg->index_dim);
+    w->pools = cairn_carve2(c, act, n, cfg->index_dim);
+    w->choice = cairn_carve2(c, CAIRN_I32, n, cfg->index_topk / cfg->index_pool);
+}
+
+/* Pools of the keys in w->k: their keys into the cache or w->pools, the best of them into w->choice, their tokens into idx. w->q and w->w
+ * are there. */
+static enum cairn_status choose_pools(const struct cairn_call *c, const struct cairn_indexer *l, int layer, const struct cairn_tensor *q,
+                                      const struct cairn_tensor *x, const struct cairn_tensor *idx, const struct cairn_indexer_work *w,
+                                      struct cairn_error *err)
+{
+    const struct cairn_model_config *cfg = c->c;
+    int m = cfg->index_pool;
+    int64_t topk = (idx->dim[1] - (m - 1)) / m;
+    struct cairn_tensor choice = cairn_view2(&w->choice, 0, c->n, topk, topk), tail = {0};
+    struct cairn_keys keys = c->keys; /* packed: pool p of a sequence lies p rows behind its first row */
+    enum cairn_status st = CAIRN_OK;
+
+    OP(c, matmul, .form = CAIRN_NT, .x = *x, .w = l->gate, .y = w->gate, .alpha = 1, .segments = 1);
+    keys.rows = w->pools;
+    if (c->cache) {
+        keys.rows = cairn_cache_index_rows(c->cache, layer);
+        keys.page /= m;
+        tail = cairn_cache_pool_tail(c->cache, layer);
+    }
+    OP(c, pool_keys, .k = w->k, .gate = w->gate, .ape = l->ape, .tail = tail, .keys = keys);
+    keys.pos = c->pool;
+    OP(c, index, .q = *q, .w = w->w, .idx = choice, .keys = keys, .scale = 1 / sqrtf((float)cfg->index_dim));
+    OP(c, pool_expand, .choice = choice, .pos = c->keys.pos, .idx = *idx, .m = m);
+out:
+    return st;
 }
 
 enum cairn_status cairn_indexer_forward(const struct cairn_call *c, const struct cairn_indexer *l, int layer,
@@ -60,15 +97,21 @@ enum cairn_status cairn_indexer_forward(const struct cairn_call *c, const struct
 
     OP(c, matmul, .form = CAIRN_NT, .x = *x, .w = l->wk, .y = w->raw, .alpha = 1, .segments = 1);
     OP(c, layernorm, .x = w->raw, .g = l->norm_g, .b = l->norm_b, .y = w->k, .eps = KEY_NORM_EPS);
-    OP(c, rope, .x = k_rope, .y = k_rope, .pos = c->keys.pos, .theta = cfg->rope_theta);
+    if (rope)
+        OP(c, rope, .x = k_rope, .y = k_rope, .pos = c->keys.pos, .theta = cfg->rope_theta);
+    OP(c, matmul, .form = CAIRN_NT, .x = *q_lat, .w = l->wq_b, .y = w->q, .alpha = 1, .segments = 1);
+    if (rope)
+        OP(c, rope, .x = q_rope, .y = q_rope, .pos = c->keys.pos, .theta = cfg->rope_theta);
+    OP(c, matmul, .form = CAIRN_NT, .x = *x, .w = l->weights, .y = w->w, .alpha = 1 / sqrtf((float)heads), .segments = 1);
+    if (l->gate.buf) {
+        TRY(choose_pools(c, l, layer, &q, x, idx, w, err));
+        goto out;
+    }
     keys.rows = w->k;
     if (c->cache) {
         keys.rows = cairn_cache_index_rows(c->cache, layer);
         OP(c, rows, .src = w->k, .dst = keys.rows, .dst_index = c->key_row);
     }
-    OP(c, matmul, .form = CAIRN_NT, .x = *q_lat, .w = l->wq_b, .y = w->q, .alpha = 1, .segments = 1);
-    OP(c, rope, .x = q_rope, .y = q_rope, .pos = c->keys.pos, .theta = cfg->rope_theta);
-    OP(c, matmul, .form = CAIRN_NT, .x = *x, .w = l->weights, .y = w->w, .alpha = 1 / sqrtf((float)heads), .segments = 1);
     OP(c, index, .q = q, .w = w->w, .idx = *idx, .keys = keys, .scale = 1 / sqrtf((float)dim));
 out:
     return st;

@@ -157,8 +157,9 @@ enum cairn_status cairn_mla_forward(const struct cairn_call *c, const struct cai
 
     TRY(cairn_linear_forward(c, &l->kv_a, NULL, x, &s->kv, 0, &s->t_kv_a, err));
     OP(c, rmsnorm, .x = c_raw, .g = l->kv_g, .y = c_row, .rstd = s->kv_rstd, .eps = cfg->latent_norm_eps);
-    OP(c, rope, .x = by_row(&s->kv, n, 1, wide, latent, rope), .y = by_row(&s->rows, n, 1, wide, latent, rope), .pos = c->keys.pos,
-       .theta = cfg->rope_theta);
+    if (rope)
+        OP(c, rope, .x = by_row(&s->kv, n, 1, wide, latent, rope), .y = by_row(&s->rows, n, 1, wide, latent, rope), .pos = c->keys.pos,
+           .theta = cfg->rope_theta);
     keys.rows = s->rows;
     if (c->cache) {
         keys.rows = cairn_cache_latent_rows(c->cache, l->layer);
@@ -175,8 +176,9 @@ enum cairn_status cairn_mla_forward(const struct cairn_call *c, const struct cai
         OP(c, matmul, .form = CAIRN_NN, .x = s->t_k, .w = l->kv_b.a, .y = cairn_view2(&s->qk, 0, n * heads, wide, latent),
            .alpha = lora->gamma, .accumulate = 1, .segments = 1);
     }
-    OP(c, rope, .x = by_row(&s->q, n, heads, per_q, nope, rope), .y = by_row(&s->qk, n, heads, wide, latent, rope),
-       .pos = c->keys.pos, .theta = cfg->rope_theta);
+    if (rope)
+        OP(c, rope, .x = by_row(&s->q, n, heads, per_q, nope, rope), .y = by_row(&s->qk, n, heads, wide, latent, rope),
+           .pos = c->keys.pos, .theta = cfg->rope_theta);
     OP(c, attention, .q = s->qk, .idx = *idx, .o = s->out, .lse = s->lse, .keys = keys, .scale = 1 / sqrtf((float)per_q));
     TRY(heads_product(c, CAIRN_NT, out, band(&l->kv_b.w, heads, per_kv, nope, v), o, 1, 0, err));
     if (lora) {
@@ -334,8 +336,9 @@ enum cairn_status cairn_mla_backward(const struct cairn_call *c, const struct ca
     TRY(values_backward(c, l, s, w, err));
     TRY(attention_backward(c, idx, s, w, err));
     TRY(queries_backward(c, l, s, w, err));
-    OP(c, rope, .x = by_row(&w->dqk, n, heads, wide, latent, rope), .y = by_row(&w->dq, n, heads, per_q, cfg->nope, rope),
-       .pos = c->keys.pos, .theta = cfg->rope_theta, .inverse = 1);
+    if (rope)
+        OP(c, rope, .x = by_row(&w->dqk, n, heads, wide, latent, rope), .y = by_row(&w->dq, n, heads, per_q, cfg->nope, rope),
+           .pos = c->keys.pos, .theta = cfg->rope_theta, .inverse = 1);
     TRY(cairn_linear_backward(c, &l->q_b, NULL, &s->q_lat, &s->t_q_b, &w->dq, &w->dq_lat, 0, err));
     OP(c, rmsnorm_bwd, .x = s->q_a, .g = l->q_g, .rstd = s->q_rstd, .dy = w->dq_lat, .dx = w->dq_a,
        .dg = cairn_call_grad(c, l->q_norm));
@@ -347,8 +350,9 @@ enum cairn_status cairn_mla_backward(const struct cairn_call *c, const struct ca
     }
     OP(c, rmsnorm_bwd, .x = c_raw, .g = l->kv_g, .rstd = s->kv_rstd, .dy = cairn_view2(&dk, 0, n, wide, latent),
        .dx = cairn_view2(&w->dkv, 0, n, wide, latent), .dg = cairn_call_grad(c, l->kv_norm));
-    OP(c, rope, .x = by_row(&dk, n, 1, wide, latent, rope), .y = by_row(&w->dkv, n, 1, wide, latent, rope), .pos = c->keys.pos,
-       .theta = cfg->rope_theta, .inverse = 1);
+    if (rope)
+        OP(c, rope, .x = by_row(&dk, n, 1, wide, latent, rope), .y = by_row(&w->dkv, n, 1, wide, latent, rope), .pos = c->keys.pos,
+           .theta = cfg->rope_theta, .inverse = 1);
     TRY(cairn_linear_backward(c, &l->kv_a, NULL, x, &s->t_kv_a, &w->dkv, dx, 1, err));
 out:
     return st;

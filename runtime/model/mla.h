@@ -1,7 +1,7 @@
 /* mla.h - multi-head latent attention in absorbed form over a sparse set of keys (spec sections 5, 8); forward and backward.
  *
  * q~ = W_UK^T q_nope turns every head's query into the latent space, where one key row [c | k_rope] serves all heads; the result o~
- * is a mix of latents, and o = W_UV o~ brings it back. Training and sampling run this same code: they differ in where key rows lie.
+ * is a mix of latents, and o = W_UV o~ brings it back. R is 0 in glm5_next, which has no positions. Training and sampling run this same code: they differ in where key rows lie.
  * A LoRA on kv_b_proj acts unmerged: q~ += gamma A^T B_k^T q_nope, o += gamma B_v A o~.
  */
 #ifndef CAIRN_MODEL_MLA_H

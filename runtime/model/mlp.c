@@ -53,7 +53,7 @@ enum cairn_status cairn_mlp_forward(const struct cairn_call *c, const struct cai
         TRY(cairn_linear_forward(c, &l->up, NULL, x, &s->u, 0, &s->t_up, err));
     if (c->rerun && !l->down.lora)
         goto out;
-    OP(c, swiglu, .a = s->a, .u = s->u, .h = w->h);
+    OP(c, swiglu, .a = s->a, .u = s->u, .h = w->h, .limit = c->c->swiglu_limit);
     TRY(cairn_linear_forward(c, &l->down, NULL, &w->h, c->rerun ? NULL : y, 1, &s->t_down, err));
 out:
     return st;
@@ -65,9 +65,9 @@ enum cairn_status cairn_mlp_backward(const struct cairn_call *c, const struct ca
 {
     enum cairn_status st = CAIRN_OK;
 
-    OP(c, swiglu, .a = s->a, .u = s->u, .h = w->h);
+    OP(c, swiglu, .a = s->a, .u = s->u, .h = w->h, .limit = c->c->swiglu_limit);
     TRY(cairn_linear_backward(c, &l->down, NULL, &w->h, &s->t_down, dy, &w->dh, 0, err));
-    OP(c, swiglu_bwd, .a = s->a, .u = s->u, .dh = w->dh, .da = s->a, .du = s->u); /* a and u are not needed again */
+    OP(c, swiglu_bwd, .a = s->a, .u = s->u, .dh = w->dh, .da = s->a, .du = s->u, .limit = c->c->swiglu_limit); /* a and u are not needed again */
     TRY(cairn_linear_backward(c, &l->gate, NULL, x, &s->t_gate, &s->a, dx, accumulate, err));
     TRY(cairn_linear_backward(c, &l->up, NULL, x, &s->t_up, &s->u, dx, 1, err));
 out:

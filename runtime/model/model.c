@@ -30,12 +30,13 @@ struct cairn_pass {
     struct cairn_buffer *buf;
     struct cairn_buffer *logits_buf;                                /* NULL until wanted */
     int64_t carved;                                                 /* rows of the present views, -1 none */
-    struct cairn_tensor rows;                                       /* i32 (ROW_LISTS, n or more): the next five, sent as one */
-    struct cairn_tensor id, pos, seq, key_row, want, start, target; /* i32 */
-    struct cairn_tensor *x;      /* [layers + 1] act (N, D): residual stream before each layer and after the last */
+    struct cairn_tensor rows;                                       /* i32 (ROW_LISTS, n or more): the next six, sent as one */
+    struct cairn_tensor id, pos, seq, pool, key_row, want, start, target; /* i32 */
+    struct cairn_tensor *x;      /* [layers + 1] act (N, J*D): residual before each layer and after the last */
+    struct cairn_tensor one;     /* act (N, D): with streams, what they begin as and end in; else absent */
     struct cairn_tensor *idx;    /* [sets] i32 (N, T) */
     struct cairn_tensor z, rstd; /* act (N, D), f32 (N): final norm */
-    struct cairn_tensor dz, dx;  /* act (N, D) */
+    struct cairn_tensor dz, dx;  /* act (N, D), (N, J*D) */
     struct cairn_tensor dt;      /* act, flat */
     struct cairn_scores scores;
     struct cairn_layer_save *save; /* [layers] */
@@ -49,9 +50,9 @@ struct cairn_pass {
     struct cairn_replay *replay; /* of cached forwards; NULL: not wanted, or the device has none */
 };
 
-/* What is known of each row of a call: id, pos, seq; of cached ones also the row of its key, and (a list of its own) whose logits are
- * wanted. */
-enum { ROW_ID, ROW_POS, ROW_SEQ, ROW_KEY, ROW_WANT, ROW_LISTS };
+/* What is known of each row of a call: id, pos, seq, the last whole pool it sees; of cached ones also the row of its key, and (a list
+ * of its own) whose logits are wanted. */
+enum { ROW_ID, ROW_POS, ROW_SEQ, ROW_POOL, ROW_KEY, ROW_WANT, ROW_LISTS };
 
 static int64_t row_pitch(int64_t n)
 {
@@ -66,8 +67,8 @@ static void carve(struct cairn_pass *p, struct cairn_carve *v, int64_t n)
     const struct cairn_model_config *cfg = p->m.config;
     enum cairn_dtype act = p->m.k->act;
     int train = p->o.train, layers = cfg->layers, keep = train && !p->o.recompute;
-    struct cairn_tensor *const list[ROW_LISTS] = {&p->id, &p->pos, &p->seq, &p->key_row, &p->want};
-    int64_t dt = 0;
+    struct cairn_tensor *const list[ROW_LISTS] = {&p->id, &p->pos, &p->seq, &p->pool, &p->key_row, &p->want};
+    int64_t dt = 0, wide = cairn_layer_width(cfg);
     size_t mark;
 
     p->rows = cairn_carve2(v, CAIRN_I32, ROW_LISTS, row_pitch(n));
@@ -84,9 +85,11 @@ static void carve(struct cairn_pass *p, struct cairn_carve *v, int64_t n)
         p->scores.argmax = cairn_carve1(v, CAIRN_I32, n);
     p->z = cairn_carve2(v, act, n, cfg->width);
     p->rstd = cairn_carve1(v, CAIRN_F32, n);
+    if (cfg->streams)
+        p->one = cairn_carve2(v, act, n, cfg->width);
     if (train) {
         p->dz = cairn_carve2(v, act, n, cfg->width);
-        p->dx = cairn_carve2(v, act, n, cfg->width);
+        p->dx = cairn_carve2(v, act, n, wide);
         for (int i = 0; i < layers; i++) {
             int64_t want = cairn_layer_dt(&p->layer[i], cfg, n);
 
@@ -95,7 +98,7 @@ static void carve(struct cairn_pass *p, struct cairn_carve *v, int64_t n)
         p->dt = cairn_carve1(v, act, dt);
     }
     for (int i = 0; i <= layers; i++)
-        p->x[i] = train || !i ? cairn_carve2(v, act, n, cfg->width) : p->x[0];
+        p->x[i] = train || !i ? cairn_carve2(v, act, n, wide) : p->x[0];
     for (int i = 0; i < p->sets; i++)
         p->idx[i] = train || !i ? cairn_carve2(v, CAIRN_I32, n, p->topk) : p->idx[0];
     mark = v->at;
@@ -160,6 +163,7 @@ static enum cairn_status check_segments(const struct cairn_model *m, struct cair
         {"intermediate_size", c->dense_width},
         {"moe_intermediate_size", c->expert_width},
         {"vocab_size", c->vocab},
+        {"linear_num_heads", c->kda_heads},
     };
     int v = m->segments;
 
@@ -195,17 +199,24 @@ static enum cairn_status bind(struct cairn_pass *p, struct cairn_error *err)
         TRY(CAIRN_BUG(err, "the parameter table has no embedding, final norm or head"));
     p->lowest = cfg->layers;
     for (int i = 0; i < cfg->layers; i++) {
-        if (cfg->indexer[i])
-            p->sets++;
-        if (!p->sets)
-            TRY(CAIRN_BUG(err, "the first layer has no indexer"));
-        p->index_of[i] = p->sets - 1;
+        p->sets += cfg->indexer[i];
+        if (!p->sets && !cfg->kda[i])
+            TRY(CAIRN_BUG(err, "the first layer that attends has no indexer"));
+        p->index_of[i] = p->sets ? p->sets - 1 : 0; /* KDA layers look at none */
         TRY(cairn_layer_bind(&p->layer[i], &p->m, i, err));
         if (p->lowest > i && has_lora(&p->layer[i]))
             p->lowest = i;
     }
 out:
     return st;
+}
+
+/* Width of index sets. In training no position is beyond max_rows, so that sets of as many (whole pools) hold all. */
+static int64_t index_width(const struct cairn_model_config *c, const struct cairn_pass_opts *o)
+{
+    int64_t m = c->index_pool, rows = (o->max_rows + m - 1) / m * m;
+
+    return (o->train && rows < c->index_topk ? rows : c->index_topk) + m - 1;
 }
 
 enum cairn_status cairn_pass_create(struct cairn_pass **out, const struct cairn_model *m, const struct cairn_pass_opts *o,
@@ -237,9 +248,7 @@ enum cairn_status cairn_pass_create(struct cairn_pass **out, const struct cairn_
         TRY(CAIRN_NOMEM(err));
     TRY(check_segments(&p->m, err));
     TRY(bind(p, err));
-    p->topk = m->config->index_topk;
-    if (o->train && o->max_rows < p->topk) /* no position reaches index_topk */
-        p->topk = o->max_rows;
+    p->topk = index_width(m->config, o);
     carve(p, &v, o->max_rows);
     if (v.overflow)
         TRY(cairn_fail(err, CAIRN_ERECIPE, "a pass of %lld rows does not fit any memory", (long long)o->max_rows));
@@ -327,6 +336,11 @@ static enum cairn_status send_rows(struct cairn_pass *p, const struct cairn_batc
 
     for (int i = 0; i < 3 && b->n; i++)
         memcpy(p->h_rows + i * row_pitch(b->n), from[i], (size_t)b->n * sizeof *p->h_rows);
+    for (int64_t i = 0; i < b->n; i++) {
+        int pools = (b->pos[i] + 1) / p->m.config->index_pool;
+
+        p->h_rows[ROW_POOL * row_pitch(b->n) + i] = pools ? pools - 1 : 0;
+    }
     return cairn_tensor_set(&p->m.k->stream, &t, p->h_rows, cairn_tensor_bytes(&t), err);
 }
 
@@ -346,6 +360,7 @@ static enum cairn_status begin(struct cairn_pass *p, const struct cairn_batch *b
                                   .segments = p->m.segments,
                                   .n = b->n,
                                   .dt = p->dt,
+                                  .pool = p->pool,
                                   .keys = {.pos = p->pos, .seq = p->seq}};
 out:
     return st;
@@ -356,12 +371,22 @@ static enum cairn_status layers(struct cairn_pass *p, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
 
-    OP(&p->call, rows, .src = p->m.weights->tensor[p->embed], .src_index = p->id, .dst = p->x[0]);
+    OP(&p->call, rows, .src = p->m.weights->tensor[p->embed], .src_index = p->id, .dst = p->m.config->streams ? p->one : p->x[0]);
+    if (p->m.config->streams)
+        TRY(cairn_hyper_spread(&p->call, &p->one, &p->x[0], 1, err));
     for (int i = 0; i < p->m.config->layers; i++)
         TRY(cairn_layer_forward(&p->call, &p->layer[i], &p->x[i], &p->x[i + 1], &p->idx[p->index_of[i]], &p->save[i], &p->work[i],
                                 err));
+    if (p->m.config->streams)
+        TRY(cairn_hyper_sum(&p->call, &p->x[p->m.config->layers], &p->one, 1 / (float)p->m.config->streams, err));
 out:
     return st;
+}
+
+/* What the final norm takes: the residual, or the mean of its streams. */
+static struct cairn_tensor last(const struct cairn_pass *p)
+{
+    return p->m.config->streams ? p->one : p->x[p->m.config->layers];
 }
 
 static enum cairn_status packed(struct cairn_pass *p, const struct cairn_batch *b, struct cairn_error *err)
@@ -391,7 +416,7 @@ static enum cairn_status scores(struct cairn_pass *p, const int32_t *target, flo
     TRY(check_ids(p, target, p->call.n, -1, "target", err));
     TRY(set_i32(p, &p->target, target, p->call.n, err));
     p->inv_temperature = 1 / temperature;
-    OP(&p->call, rmsnorm, .x = p->x[p->m.config->layers], .g = p->m.weights->tensor[p->norm], .y = p->z, .rstd = p->rstd,
+    OP(&p->call, rmsnorm, .x = last(p), .g = p->m.weights->tensor[p->norm], .y = p->z, .rstd = p->rstd,
        .eps = p->m.config->norm_eps);
     OP(&p->call, logprob, .z = p->z, .w = p->m.weights->tensor[p->head], .target = p->target, .logprob = p->scores.logprob,
        .lse = p->scores.lse, .entropy = p->scores.entropy, .argmax = p->scores.argmax, .inv_temperature = p->inv_temperature,
@@ -419,7 +444,7 @@ enum cairn_status cairn_forward_logits(struct cairn_pass *p, const struct cairn_
     enum cairn_status st = CAIRN_OK;
 
     TRY(packed(p, b, err));
-    OP(&p->call, rmsnorm, .x = p->x[p->m.config->layers], .g = p->m.weights->tensor[p->norm], .y = p->z, .rstd = p->rstd,
+    OP(&p->call, rmsnorm, .x = last(p), .g = p->m.weights->tensor[p->norm], .y = p->z, .rstd = p->rstd,
        .eps = p->m.config->norm_eps);
     TRY(logits_view(p, b->n, logits, err));
     OP(&p->call, matmul, .form = CAIRN_NT, .x = p->z, .w = p->m.weights->tensor[p->head], .y = *logits, .alpha = 1, .segments = 1);
@@ -472,7 +497,7 @@ static enum cairn_status compute_wanted(void *arg, struct cairn_error *err)
     enum cairn_status st = CAIRN_OK;
 
     TRY(layers(p, err));
-    OP(&p->call, rows, .src = p->x[p->m.config->layers], .src_index = index, .dst = x);
+    OP(&p->call, rows, .src = last(p), .src_index = index, .dst = x);
     OP(&p->call, rmsnorm, .x = x, .g = p->m.weights->tensor[p->norm], .y = z, .rstd = rstd, .eps = p->m.config->norm_eps);
     OP(&p->call, matmul, .form = CAIRN_NT, .x = z, .w = p->m.weights->tensor[p->head], .y = w->logits, .alpha = 1, .segments = 1);
 out:
@@ -519,11 +544,31 @@ out:
 
 /* ---- backward --------------------------------------------------------------------------------------------------- */
 
+/* From p->dx. The row of the padding id has no gradient where the model's own code says so. */
+static enum cairn_status embedding_backward(struct cairn_pass *p, const struct cairn_tensor *table, struct cairn_error *err)
+{
+    const struct cairn_call *c = &p->call;
+    struct cairn_tensor dy = p->dx, row;
+    enum cairn_status st = CAIRN_OK;
+
+    if (c->c->streams) {
+        dy = p->dz;
+        TRY(cairn_hyper_sum(c, &p->dx, &dy, 1, err));
+    }
+    OP(c, embed_bwd, .ids = p->id, .dy = dy, .dtable = *table);
+    if (c->c->pad >= 0) {
+        row = cairn_tensor_slice(table, 0, c->c->pad, 1);
+        TRY(cairn_tensor_zero(&c->k->stream, &row, err));
+    }
+out:
+    return st;
+}
+
 enum cairn_status cairn_backward(struct cairn_pass *p, const struct cairn_tensor *dlogprob, const struct cairn_tensor *dentropy,
                                  struct cairn_store *grads, struct cairn_store *adapter_grads, struct cairn_error *err)
 {
     struct cairn_call *c = &p->call, again;
-    int last = p->m.config->layers, bottom = grads ? 0 : p->lowest;
+    int count = p->m.config->layers, streams = p->m.config->streams, bottom = grads ? 0 : p->lowest;
     enum cairn_status st = CAIRN_OK;
 
     if (!p->ready)
@@ -533,16 +578,18 @@ enum cairn_status cairn_backward(struct cairn_pass *p, const struct cairn_tensor
     if (dentropy && dentropy->buf && !p->o.entropy)
         return CAIRN_BUG(err, "entropy's gradient in a pass made without entropy");
     p->ready = 0;
-    if (!grads && (!adapter_grads || bottom == last))
+    if (!grads && (!adapter_grads || bottom == count))
         return CAIRN_OK;
     c->grads = grads;
     c->adapter_grads = adapter_grads;
     OP(c, logprob_bwd, .z = p->z, .w = p->m.weights->tensor[p->head], .target = p->target, .lse = p->scores.lse,
        .entropy = p->scores.entropy, .dlogprob = *dlogprob, .dentropy = dentropy ? *dentropy : (struct cairn_tensor){0},
        .dz = p->dz, .dw = cairn_call_grad(c, p->head), .inv_temperature = p->inv_temperature, .segments = p->m.segments);
-    OP(c, rmsnorm_bwd, .x = p->x[last], .g = p->m.weights->tensor[p->norm], .rstd = p->rstd, .dy = p->dz, .dx = p->dx,
+    OP(c, rmsnorm_bwd, .x = last(p), .g = p->m.weights->tensor[p->norm], .rstd = p->rstd, .dy = p->dz, .dx = streams ? p->dz : p->dx,
        .dg = cairn_call_grad(c, p->norm));
-    for (int i = last - 1; i >= bottom; i--) {
+    if (streams)
+        TRY(cairn_hyper_spread(c, &p->dz, &p->dx, 1 / (float)streams, err));
+    for (int i = count - 1; i >= bottom; i--) {
         const struct cairn_tensor *idx = &p->idx[p->index_of[i]];
 
         if (p->o.recompute) {
@@ -553,7 +600,7 @@ enum cairn_status cairn_backward(struct cairn_pass *p, const struct cairn_tensor
         TRY(cairn_layer_backward(c, &p->layer[i], &p->x[i], &p->dx, idx, &p->save[i], &p->work[i], err));
     }
     if (grads && grads->tensor[p->embed].buf)
-        OP(c, embed_bwd, .ids = p->id, .dy = p->dx, .dtable = grads->tensor[p->embed]);
+        TRY(embedding_backward(p, &grads->tensor[p->embed], err));
 out:
     return st;
 }

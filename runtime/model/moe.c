@@ -92,7 +92,7 @@ enum cairn_status cairn_moe_forward(const struct cairn_call *c, const struct cai
         TRY(cairn_linear_forward_after(c, &l->up, &s->offsets, &w->x, &s->u, 0, &s->t_up, err));
     else
         TRY(cairn_linear_forward(c, &l->up, &s->offsets, &w->x, &s->u, 0, &s->t_up, err));
-    OP(c, swiglu, .a = s->a, .u = s->u, .h = w->h);
+    OP(c, swiglu, .a = s->a, .u = s->u, .h = w->h, .limit = c->c->swiglu_limit);
     TRY(cairn_linear_forward(c, &l->down, &s->offsets, &w->h, &s->y, 0, &s->t_down, err));
     if (l->shared_experts > 0)
         TRY(cairn_mlp_forward(c, &l->shared, x, y, &s->shared, &w->shared, err));
@@ -122,9 +122,9 @@ enum cairn_status cairn_moe_backward(const struct cairn_call *c, const struct ca
     if (l->shared_experts > 0)
         TRY(cairn_mlp_backward(c, &l->shared, x, dy, dx, 1, &s->shared, &w->shared, err));
 
-    OP(c, swiglu, .a = s->a, .u = s->u, .h = w->h);
+    OP(c, swiglu, .a = s->a, .u = s->u, .h = w->h, .limit = c->c->swiglu_limit);
     TRY(cairn_linear_backward(c, &l->down, &s->offsets, &w->h, &s->t_down, &w->dy, &w->dh, 0, err));
-    OP(c, swiglu_bwd, .a = s->a, .u = s->u, .dh = w->dh, .da = s->a, .du = s->u);
+    OP(c, swiglu_bwd, .a = s->a, .u = s->u, .dh = w->dh, .da = s->a, .du = s->u, .limit = c->c->swiglu_limit);
     OP(c, rows, .src = *x, .src_index = s->token, .dst = w->x);
     TRY(cairn_linear_backward(c, &l->gate, &s->offsets, &w->x, &s->t_gate, &s->a, &w->dy, 0, err));
     TRY(cairn_linear_backward(c, &l->up, &s->offsets, &w->x, &s->t_up, &s->u, &w->dy, 1, err));

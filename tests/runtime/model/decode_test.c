@@ -2,11 +2,14 @@
  * and through the paged cache, whatever the batch mix, packing, prompt split, page size, forks, threads; before and after the
  * adapter changes. 10^5 tokens and more, drawn at random (Philox, so the same every time).
  */
-#include "tiny.h"
+#include "flash.h"
 
 #ifndef MAX_SEQ /* decode_small_test.c has less */
 #define MAX_SEQ 24
 #define MAX_LEN 72
+#endif
+#ifndef OPEN /* decode_flash_test.c has another model */
+#define OPEN(t, backend, adapter) tiny_open(t, backend, 2, TINY_SPARSE, adapter)
 #endif
 
 struct sequence {
@@ -177,7 +180,7 @@ static void run_cached(struct world *w, struct cairn_cache *cache, int max_piece
 static void open_world(struct world *w, const char *backend, int adapter)
 {
     memset(w, 0, sizeof *w);
-    tiny_open(&w->t, backend, 2, TINY_SPARSE, adapter);
+    OPEN(&w->t, backend, adapter);
     w->rows = strncmp(backend, "guard", 5) ? 512 : 48;
     OK(cairn_pass_create(&w->train, &w->t.m, &(struct cairn_pass_opts){.max_rows = 8 * MAX_LEN, .max_seqs = 8, .train = 1}, err));
     OK(cairn_pass_create(&w->sample, &w->t.m, &(struct cairn_pass_opts){.max_rows = w->rows, .max_seqs = MAX_SEQ, .graphs = 1}, err));
@@ -199,7 +202,7 @@ static void rounds(struct world *w, int64_t tokens, int change_adapter)
     int round = 0, all = 0;
 
     for (int64_t until = w->tokens + tokens; w->tokens < until; round++) {
-        int page = pages[tiny_draw(&w->rng, 5)];
+        int pool = w->t.config.index_pool, page = (pages[tiny_draw(&w->rng, 5)] + pool - 1) / pool * pool;
         struct cairn_cache_opts o = {
             .slots = MAX_SEQ, .pages = (int)(MAX_SEQ * (MAX_LEN / page + 2)), .page = page, .max_length = MAX_LEN};
 
@@ -224,17 +227,20 @@ static void rounds(struct world *w, int64_t tokens, int change_adapter)
     cairn_cache_destroy(cache);
 }
 
+#ifndef TOKENS
+#define TOKENS(backend) tokens_of(backend)
 static int64_t tokens_of(const char *backend)
 {
     return !strncmp(backend, "guard", 5) ? 1000 : strchr(backend, '/') && !strncmp(backend, "cpu", 3) ? 20000 : 60000;
 }
+#endif
 
 static void test_base(void **state)
 {
     struct world w;
 
     open_world(&w, *state, 0);
-    rounds(&w, tokens_of(*state), 0);
+    rounds(&w, TOKENS((const char *)*state), 0);
     assert_int_equal(w.unequal, 0);
     close_world(&w);
 }
@@ -244,7 +250,7 @@ static void test_adapter(void **state)
     struct world w;
 
     open_world(&w, *state, 1);
-    rounds(&w, tokens_of(*state), 1);
+    rounds(&w, TOKENS((const char *)*state), 1);
     assert_int_equal(w.unequal, 0);
     close_world(&w);
 }

@@ -47,6 +47,17 @@
     "\"v_head_dim\": 10, \"q_lora_rank\": 16, \"kv_lora_rank\": 14, \"index_n_heads\": 2, \"index_head_dim\": 8,"                  \
     "\"index_topk\": 64, \"linear_num_heads\": 3, \"linear_head_dim\": 8, \"swiglu_limit\": 1000}"
 
+/* Small, but with all that FLASH_TINY has: for many tokens in little time. */
+#define FLASH_MINI                                                                                                                 \
+    "{" FLASH_COMMON ", \"vocab_size\": 120, \"hidden_size\": 20, \"num_hidden_layers\": 4,"                                       \
+    "\"layer_types\": [\"linear_attention\", \"deepseek_sparse_attention\", \"deepseek_sparse_attention\","                      \
+    "\"linear_attention\"], \"indexer_types\": [\"full\", \"full\", \"shared\", \"full\"],"                                       \
+    "\"mlp_layer_types\": [\"dense\", \"sparse\", \"sparse\", \"sparse\"], \"intermediate_size\": 28,"                           \
+    "\"moe_intermediate_size\": 12, \"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"n_group\": 2, \"topk_group\": 1,"     \
+    "\"num_attention_heads\": 2, \"qk_nope_head_dim\": 12, \"v_head_dim\": 10, \"q_lora_rank\": 16, \"kv_lora_rank\": 14,"       \
+    "\"index_n_heads\": 2, \"index_head_dim\": 8, \"index_topk\": 8, \"linear_num_heads\": 2, \"linear_head_dim\": 8,"           \
+    "\"swiglu_limit\": 0.5}"
+
 /* What zai-org/GLM-5.3-Flash publishes, spec section 2 */
 #define FLASH_PUBLISHED                                                                                                            \
     "{\"model_type\": \"glm5_next\", \"architectures\": [\"Glm5NextForConditionalGeneration\"], \"image_token_id\": 154854,"       \
