@@ -1,18 +1,26 @@
-/* crew.c - see crew.h. One ring of jobs under one lock; a job is large enough (about 1 MiB) for that not to matter. */
+/* crew.c - see crew.h. One ring of jobs under one lock; a job is large enough (half a MiB) for that not to matter.
+ *
+ * Who finds nothing to do watches a counter for a moment (linger) before it sleeps: a processor of a virtual machine that has gone to
+ * sleep needs longer to wake than a block takes to be read, and the next tensor mostly comes at once.
+ */
 #include "ckpt/crew.h"
 
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 
 #define JOBS 64
 #define THREADS 3
 #define BATCH 256                  /* tiles whose digests are made at once */
 #define SMALL ((int64_t)128 << 10) /* bytes: below, the owner does it at once */
+
+#define LINGER_S 3e-4              /* about as long as a sleeper may need to wake */
 
 enum { IDLE, WAITING, TAKEN, DONE }; /* of an errand */
 
@@ -22,7 +30,9 @@ struct cairn_crew {
     pthread_mutex_t lock;
     pthread_cond_t work, done;
     struct cairn_crew_job job[JOBS];
-    unsigned long given, taken, finished;
+    unsigned long given, taken;
+    atomic_ulong finished; /* changed under the lock, watched without */
+    atomic_ulong called;   /* counts whatever a thread may wait for */
     struct cairn_crew_errand *first, **end; /* those that wait */
     enum cairn_status status;
     struct cairn_error error;
@@ -112,13 +122,32 @@ static void run_errand(struct cairn_crew *c, struct cairn_crew_errand *e)
     pthread_cond_broadcast(&c->done);
 }
 
+/* Under the lock, which it gives up meanwhile: until the counter changes, or for a moment. */
+static void linger(struct cairn_crew *c, const atomic_ulong *counter)
+{
+    unsigned long seen = atomic_load(counter);
+    double until = cairn_now_s() + LINGER_S;
+
+    pthread_mutex_unlock(&c->lock);
+    while (atomic_load_explicit(counter, memory_order_relaxed) == seen && cairn_now_s() < until)
+        ;
+    pthread_mutex_lock(&c->lock);
+}
+
+static int nothing_to_do(const struct cairn_crew *c)
+{
+    return c->taken == c->given && !c->first && !c->quit;
+}
+
 static void *run(void *arg)
 {
     struct cairn_crew *c = arg;
 
     pthread_mutex_lock(&c->lock);
     for (;;) {
-        while (c->taken == c->given && !c->first && !c->quit)
+        if (nothing_to_do(c))
+            linger(c, &c->called);
+        while (nothing_to_do(c))
             pthread_cond_wait(&c->work, &c->lock);
         if (c->quit)
             break;
@@ -165,6 +194,7 @@ void cairn_crew_destroy(struct cairn_crew *c)
         return;
     pthread_mutex_lock(&c->lock);
     c->quit = 1;
+    c->called++;
     pthread_cond_broadcast(&c->work);
     pthread_mutex_unlock(&c->lock);
     for (int i = 0; i < c->nthreads; i++)
@@ -207,6 +237,7 @@ void cairn_crew_give(struct cairn_crew *c, const struct cairn_crew_job *job)
         take_one(c);
     c->job[c->given++ % JOBS] = *job;
     if (c->given - c->taken >= 2) { /* one alone is the owner's */
+        c->called++;
         if (!c->tried)
             start_threads(c);
         pthread_cond_signal(&c->work);
@@ -221,6 +252,8 @@ enum cairn_status cairn_crew_wait(struct cairn_crew *c, struct cairn_error *err)
     pthread_mutex_lock(&c->lock);
     while (c->taken != c->given)
         take_one(c);
+    if (c->finished != c->given)
+        linger(c, &c->finished);
     while (c->finished != c->given)
         pthread_cond_wait(&c->done, &c->lock);
     st = c->status;
@@ -245,6 +278,7 @@ void cairn_crew_send(struct cairn_crew *c, struct cairn_crew_errand *e)
     e->next = NULL;
     *c->end = e;
     c->end = &e->next;
+    c->called++;
     pthread_cond_signal(&c->work);
     pthread_mutex_unlock(&c->lock);
 }

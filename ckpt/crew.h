@@ -2,7 +2,8 @@
  *
  * The owner gives jobs (read these bytes to there, hold them against these digests) and waits for all of them; while it
  * waits it works too. Threads are started when there is enough to do, at most three and one fewer than the processors
- * this process may use; with none of them the owner does everything. They take no signals.
+ * this process may use; with none of them the owner does everything. They take no signals. Between two reads that follow each
+ * other at once they stay awake, for a third of a millisecond.
  * What was given must stay where it is until cairn_crew_wait. Not for sharing between owners.
  *
  * Errands are reads that the owner does not wait for yet: threads without a job do them, each is fetched (or recalled) by
