@@ -25,6 +25,12 @@ LDFLAGS += $(SANITIZE)
 CUDA    := 0
 B       := build-$(SAN)
 endif
+# A build with mistakes in it, for make test-planted.
+ifeq ($(PLANTED),1)
+OPT     += -DCAIRN_PLANTED
+CUDA    := 0
+B       := build-planted
+endif
 
 # --- what this machine has -------------------------------------------------------------------------------------
 have     = $(shell pkg-config --exists $(1) 2>/dev/null && echo yes || echo no)
@@ -134,7 +140,7 @@ BATS     := $(wildcard tests/*.bats)
 test_room = $(if $(filter tests/runtime/%,$(1)),$(word 3,$(subst /, ,$(1))),$(if $(filter tests/kernels/% tests/conformance/%,$(1)),kernels,$(if $(filter tests/ckpt/%,$(1)),ckpt,all)))
 
 .DEFAULT_GOAL := all
-.PHONY: all always check-needed demo test test-quick test-programs test-faults test-slurm devcluster fuzz-grade bench bench-demo lint format info clean help bootstrap
+.PHONY: all always check-needed demo test test-quick test-programs test-faults test-slurm devcluster test-planted fuzz-grade bench bench-demo lint format info clean help bootstrap
 
 all: check-needed $(PROGRAMS) $(BACKENDS)
 
@@ -353,6 +359,10 @@ devcluster:
 	@echo "try: sinfo; cairn submit recipes/tiny.yaml --run /tmp/tiny; cairn status /tmp/tiny --watch; exit takes the cluster down"
 	@PATH="$(abspath $(B))/bin:$$PATH" tools/devcluster run $${SHELL:-bash}
 
+test-planted: bootstrap
+	@$(SUB) --silent PLANTED=1 all
+	@tests/planted/run build-planted
+
 fuzz-grade: bootstrap
 	@command -v clang >/dev/null || { echo "make fuzz-grade needs clang with libFuzzer (Debian: clang libclang-rt-14-dev)" >&2; exit 1; }
 	@$(SUB) --silent $(FUZZ_TARGETS:%=$(B)/fuzz/%) $(B)/tests/fuzz_test
@@ -380,6 +390,7 @@ help:
 	@echo "make test-faults every file operation fails, kills at random moments, races, flipped bits; the commit protocol's model (an hour; goes on after a kill)"
 	@echo "make test-slurm  runs as Slurm jobs under fire, on a cluster of four nodes made for it (needs root)"
 	@echo "make devcluster  a shell on a Slurm cluster of four nodes on this machine (needs root)"
+	@echo "make test-planted  the gate against some 60 mistakes that are made on purpose"
 	@echo "make fuzz-grade  feed the graders what nobody would write; FUZZ_SECONDS=60 FUZZ_JOBS=1"
 	@echo "make bench       measure this machine and this build"
 	@echo "make bench-demo  the demo with three seeds, and the means"

@@ -7,6 +7,7 @@
  */
 #include <stdatomic.h>
 
+#include "base/planted.h"
 #include "gather.h"
 #include "vmath.h"
 
@@ -78,6 +79,8 @@ static void forward_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
             atomic_store(&k->bad, 1);
             continue;
         }
+        if (cairn_planted("attention-last-key-lost") && count > 1)
+            count--;
         gather_keys(&g, &k->keys, i32(&k->keys.seq)[n], choice, count);
         gather_products(&g, at1(&k->q, n), k->q.s[1], z->H, z->W, l, z->ldl);
         for (int64_t h = 0; h < z->H; h++) {
@@ -157,7 +160,7 @@ static void query_pass(const struct backward *b, struct gather *g, int64_t n, fl
 
             sum = v16_fma(v16_loadn(d_o + i, m, 0.0f), v16_loadn(o + i, m, 0.0f), sum);
         }
-        D = v16_set(v16_sum(sum));
+        D = v16_set(cairn_planted("attention-bwd-no-d") ? 0.0f : v16_sum(sum));
         for (int64_t i = 0; i < count; i += VL) {
             v16 p = v16_exp(v16_load(l + h * z->ldl + i) * scale - lse);
             v16 dl = p * (v16_load(dp + h * z->ldl + i) - D) * scale;

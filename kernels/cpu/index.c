@@ -4,6 +4,9 @@
  * consecutive queries of a sequence share the turned keys. Selection: the T-th largest score by select.h, then one pass in position
  * order; ties to the lower position by construction. Memory: QUERIES scores a key for each thread.
  */
+#include <math.h>
+
+#include "base/planted.h"
 #include "gemm.h"
 #include "keys.h"
 #include "select.h"
@@ -65,14 +68,22 @@ static void choose(const struct indexing *k, int64_t n0, int64_t n1, float *room
 
                 for (int64_t h = 0; h < k->H; h++)
                     sum = v16_fma(v16_set(at1(&k->w, n)[h]),
-                                  v16_max(v16_load(prod + h * TILE_N + half) * v16_set(k->a->scale), v16_set(0.0f)), sum);
+                                  v16_max(v16_load(prod + h * TILE_N + half) * v16_set(k->a->scale),
+                                          v16_set(cairn_planted("index-no-relu") ? -INFINITY : 0.0f)),
+                                  sum);
                 v16_store(score + (n - n0) * k->ld + s + half, sum);
             }
         }
     }
     for (int64_t n = n0; n < n1; n++)
-        if (i32(&k->keys.pos)[n] >= k->T)
+        if (i32(&k->keys.pos)[n] >= k->T) {
+            if (cairn_planted("index-tie-order"))
+                for (int64_t i = 0; i <= i32(&k->keys.pos)[n]; i++)
+                    score[(n - n0) * k->ld + i] += (float)i * 1e-30f;
             select_top(score + (n - n0) * k->ld, key, (int64_t)i32(&k->keys.pos)[n] + 1, k->T, i32(&k->idx) + n * k->T);
+            if (cairn_planted("index-topk-off-by-one"))
+                i32(&k->idx)[n * k->T + k->T - 1] = -1;
+        }
 }
 
 static void index_rows(void *ctx, int64_t begin, int64_t end, void *scratch)

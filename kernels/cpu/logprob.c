@@ -3,6 +3,7 @@
  * Only rows whose target is wanted are computed: they are brought together first. In the backward the rows of dl^T z are added to
  * dw in order, one chain over all wanted rows whatever the chunks.
  */
+#include "base/planted.h"
 #include "gemm.h"
 #include "head.h"
 #include "vmath.h"
@@ -111,7 +112,7 @@ static void forward_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
         struct head_row r = head_row(l, k->h.V, k->h.scale, k->h.segments, k->entropy.p != NULL);
         int64_t n = k->h.wanted[k->i0 + i];
 
-        f32(&k->logprob)[n] = head_logprob(l, i32(&k->h.target)[n], k->h.scale, &r);
+        f32(&k->logprob)[n] = head_logprob(l, i32(&k->h.target)[n], cairn_planted("logprob-target-untempered") ? 1.0f : k->h.scale, &r);
         f32(&k->lse)[n] = r.lse;
         if (k->entropy.p)
             f32(&k->entropy)[n] = r.entropy;
@@ -165,7 +166,7 @@ static void row_gradient(float *l, int64_t V, float scale, int64_t target, float
             d = d - e * q * (v16_max(lp, low) + H);
         v16_storen(l + i, d * k, m);
     }
-    l[target] = (dlp * (1.0f - p) - (dh != 0.0f ? dh * p * ((at < -104.0f ? -104.0f : at) + entropy) : 0.0f)) * scale;
+    l[target] = (dlp * (1.0f - (cairn_planted("logprob-bwd-target") ? 0.0f : p)) - (dh != 0.0f ? dh * p * ((at < -104.0f ? -104.0f : at) + entropy) : 0.0f)) * scale;
 }
 
 struct backward {

@@ -1,4 +1,5 @@
 /* matmul.c - matmul and matmul_grouped through gemm.h: checks, and threads that share the outputs. */
+#include "base/planted.h"
 #include "gemm.h"
 
 static int segments_ok(struct call *c, int segments, int64_t k)
@@ -56,6 +57,8 @@ static struct gemm of_head(const struct job *j, int64_t h)
                      j->w.s[d - 2], f32(&j->y) + (heads ? h * j->y.s[0] : 0), j->y.s[d - 2], j->N, j->K, j->O);
 
     g.alpha = j->alpha, g.accumulate = j->accumulate, g.segments = j->segments;
+    if (cairn_planted("matmul-last-term-lost") && g.k > 16)
+        g.k--;
     return g;
 }
 
@@ -100,7 +103,8 @@ static struct gemm of_group(const struct job *j, int64_t e)
     int64_t first = j->offsets[e], n = j->offsets[e + 1] - first;
     int tn = j->form == CAIRN_TN;
     const void *w =
-        tn ? (const void *)at1(&j->w, first) : (const char *)j->w.p + (size_t)(e * j->w.s[0]) * cairn_dtype_size(j->w.type);
+        tn ? (const void *)at1(&j->w, first)
+           : (const char *)j->w.p + (size_t)((cairn_planted("grouped-next-expert") ? e ^ (j->products > (e ^ 1)) : e) * j->w.s[0]) * cairn_dtype_size(j->w.type);
     struct gemm g = gemm_product(j->form, at1(&j->x, first), j->x.s[0], w, j->w.type, tn ? j->w.s[0] : j->w.s[1],
                                  tn ? at1(&j->y, e) : at1(&j->y, first), tn ? j->y.s[1] : j->y.s[0], n, j->K, j->O);
 

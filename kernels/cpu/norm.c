@@ -1,6 +1,7 @@
 /* norm.c - rmsnorm, its backward, layernorm. A row's sums run in 16 lanes (element i in lane i mod 16) added by a fixed tree. */
 #include <math.h>
 
+#include "base/planted.h"
 #include "internal.h"
 #include "vec.h"
 
@@ -112,7 +113,7 @@ static void dx_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
 
             sum = v16_fma(v16_loadn(v + i, m, 0.0f) * v16_loadn(k->w + i, m, 0.0f), v16_loadn(u + i, m, 0.0f) * r, sum);
         }
-        mean = v16_set(v16_sum(sum) / (float)D);
+        mean = v16_set(cairn_planted("rmsnorm-bwd-no-mean") ? 0.0f : v16_sum(sum) / (float)D);
         for (int64_t i = 0; i < D; i += VL) {
             int64_t m = D - i < VL ? D - i : VL;
             v16 xh = v16_loadn(u + i, m, 0.0f) * r;
@@ -171,7 +172,7 @@ static void layer_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
 
             sum = v16_fma(d, d, sum);
         }
-        r = v16_set(1.0f / sqrtf(v16_sum(sum) / (float)D + k->eps));
+        r = v16_set(1.0f / sqrtf(v16_sum(sum) / (float)(cairn_planted("layernorm-n-minus-1") ? D - 1 : D) + k->eps));
         for (int64_t i = 0; i < D; i += VL) {
             int64_t m = D - i < VL ? D - i : VL;
 

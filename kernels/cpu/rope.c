@@ -3,6 +3,7 @@
  */
 #include <stdlib.h>
 
+#include "base/planted.h"
 #include "internal.h"
 #include "rope.h"
 #include "vec.h"
@@ -87,13 +88,15 @@ struct turn {
 static void turn_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
 {
     const struct turn *k = ctx;
+    int halves = cairn_planted("rope-halves"), late = cairn_planted("rope-offset");
     float *own = scratch;
 
     for (int64_t n = begin; n < end; n++) {
-        const float *cs = k->t->cs + i32(&k->pos)[n] * k->R;
+        int64_t pos = i32(&k->pos)[n] + late;
+        const float *cs = k->t->cs + pos * k->R;
 
-        if (i32(&k->pos)[n] >= k->t->positions) {
-            angles(k->t, i32(&k->pos)[n], own);
+        if (pos >= k->t->positions) {
+            angles(k->t, pos, own);
             cs = own;
         }
         for (int64_t h = 0; h < k->H; h++) {
@@ -101,7 +104,7 @@ static void turn_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
             float *v = at2(&k->y, n, h);
 
             for (int64_t j = 0; j < k->R; j += 2) {
-                float p = u[j], q = u[j + 1], si = k->inverse ? -cs[j + 1] : cs[j + 1];
+                float p = u[halves ? j / 2 : j], q = u[halves ? j / 2 + k->R / 2 : j + 1], si = k->inverse ? -cs[j + 1] : cs[j + 1];
 
                 v[j] = p * cs[j] - q * si;
                 v[j + 1] = p * si + q * cs[j];

@@ -1,6 +1,7 @@
 /* router.c - the sigmoid router with selection bias and its backward. Rows are independent; what is chosen, see router_choose. */
 #include <stdatomic.h>
 
+#include "base/planted.h"
 #include "internal.h"
 #include "router.h"
 #include "vmath.h"
@@ -28,7 +29,7 @@ static void choose_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
             int64_t m = E - e < VL ? E - e : VL;
             v16 x = v16_sigmoid(v16_loadn(at1(&k->r, n) + e, m, 0.0f));
 
-            v16_store(p + e, x);
+            v16_store(p + e, cairn_planted("router-softmax") ? v16_exp(v16_loadn(at1(&k->r, n) + e, m, 0.0f)) : x);
             v16_store(sel + e, k->bias.p ? x + v16_loadn(f32(&k->bias) + e, m, 0.0f) : x);
         }
         if (k->forced.p) {
@@ -43,11 +44,14 @@ static void choose_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
             router_choose(&k->groups, sel, id, taken);
         }
         for (int64_t j = 0; j < K; j++) {
+            if (cairn_planted("router-bias-as-weight"))
+                p[id[j]] = sel[id[j]];
             f32(&k->prob)[n * K + j] = p[id[j]];
             sum += p[id[j]];
         }
         for (int64_t j = 0; j < K; j++)
-            f32(&k->gate)[n * K + j] = (k->norm ? p[id[j]] / (sum + 1e-20f) : p[id[j]]) * k->scale;
+            f32(&k->gate)[n * K + j] = (k->norm && !cairn_planted("router-not-renormalised") ? p[id[j]] / (sum + 1e-20f) : p[id[j]]) *
+                                        (cairn_planted("router-no-scale") ? 1.0f : k->scale);
     }
 }
 
@@ -100,7 +104,7 @@ static void choice_bwd_rows(void *ctx, int64_t begin, int64_t end, void *scratch
         sum += 1e-20f;
         for (int64_t j = 0; j < k->K; j++)
             mean += d[j] * p[j];
-        mean /= sum;
+        mean = cairn_planted("router-bwd-no-mean") ? 0.0f : mean / sum;
         for (int64_t j = 0; j < k->K; j++) {
             int32_t e = i32(&k->idx)[n * k->K + j];
             float dp = k->norm ? k->scale / sum * (d[j] - mean) : k->scale * d[j];

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/planted.h"
 #include "router.h"
 
 #pragma GCC visibility push(hidden)
@@ -40,7 +41,7 @@ static int64_t best_free(const float *x, const char *taken, int64_t n)
     int64_t best = -1;
 
     for (int64_t i = 0; i < n; i++)
-        if (!taken[i] && (best < 0 || x[i] > x[best]))
+        if (!taken[i] && (best < 0 || x[i] > x[best] || (cairn_planted("router-tie-order") && x[i] == x[best])))
             best = i;
     return best;
 }

@@ -1,4 +1,5 @@
 /* swiglu.c - the gated activation of the feed-forward networks and its backward, sixteen channels at a time. */
+#include "base/planted.h"
 #include "internal.h"
 #include "vmath.h"
 
@@ -23,7 +24,7 @@ static void forward_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
                 x = v16_min(x, limit);
                 y = v16_max(v16_min(y, limit), -limit);
             }
-            v16_storen(at1(&k->h, n) + i, x * v16_sigmoid(x) * y, m);
+            v16_storen(at1(&k->h, n) + i, cairn_planted("swiglu-sides-swapped") ? y * v16_sigmoid(y) * x : x * v16_sigmoid(x) * y, m);
         }
 }
 
@@ -60,7 +61,7 @@ static void backward_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
             }
             sg = v16_sigmoid(x);
             dy = d * (x * sg);
-            dx = d * y * (sg * v16_fma(x, one - sg, one));
+            dx = d * y * (cairn_planted("swiglu-bwd-slope") ? sg : sg * v16_fma(x, one - sg, one));
             if (k->limit > 0.0f) {
                 dx = v16_select(x_cut, zero, dx);
                 dy = v16_select(y_cut, zero, dy);

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "base/planted.h"
 #include "model/carve.h"
 
 /* What a layer keeps of a slot: tails of the convolutions of q, k, v; state of KDA; tail of the open pool. */
@@ -301,7 +302,7 @@ enum cairn_status cairn_cache_extend(struct cairn_cache *c, int slot, int64_t n,
         return CAIRN_OK;
     }
     want = cairn_cache_pages_for(c, length + n);
-    shared = tail > 0 && c->ref[row[have - 1]] > 1;
+    shared = tail > 0 && c->ref[row[have - 1]] > 1 && !cairn_planted("shared-page-written");
     if (want - have + shared > c->free_pages) {
         *fits = 0;
         return CAIRN_OK;
@@ -312,7 +313,7 @@ enum cairn_status cairn_cache_extend(struct cairn_cache *c, int slot, int64_t n,
     if (shared) {
         int32_t page = take_page(c);
 
-        st = copy_page(c, row[have - 1], page, tail, err);
+        st = copy_page(c, row[have - 1], page, cairn_planted("fork-copies-too-little") ? tail - 1 : tail, err);
         if (st != CAIRN_OK) {
             drop_page(c, page);
             return st;

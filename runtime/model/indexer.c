@@ -7,6 +7,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/planted.h"
+
 #define KEY_NORM_EPS 1e-6f /* of the key's LayerNorm, in every implementation */
 
 static enum cairn_status find(struct cairn_tensor *out, const struct cairn_model *m, const char *prefix, const char *leaf,
@@ -90,14 +92,14 @@ enum cairn_status cairn_indexer_forward(const struct cairn_call *c, const struct
     const struct cairn_model_config *cfg = c->c;
     int64_t n = c->n, heads = cfg->index_heads, dim = cfg->index_dim, rope = cfg->rope;
     struct cairn_tensor q = cairn_view3(&w->q, 0, n, heads * dim, heads, dim, dim);
-    struct cairn_tensor q_rope = cairn_view3(&w->q, 0, n, heads * dim, heads, dim, rope);
+    struct cairn_tensor q_rope = cairn_view3(&w->q, cairn_planted("index-rope-channels-last") ? dim - rope : 0, n, heads * dim, heads, dim, rope);
     struct cairn_tensor k_rope = cairn_view3(&w->k, 0, n, dim, 1, dim, rope);
     struct cairn_keys keys = c->keys;
     enum cairn_status st = CAIRN_OK;
 
     OP(c, matmul, .form = CAIRN_NT, .x = *x, .w = l->wk, .y = w->raw, .alpha = 1, .segments = 1);
-    OP(c, layernorm, .x = w->raw, .g = l->norm_g, .b = l->norm_b, .y = w->k, .eps = KEY_NORM_EPS);
-    if (rope)
+    OP(c, layernorm, .x = w->raw, .g = l->norm_g, .b = l->norm_b, .y = w->k, .eps = cairn_planted("index-norm-eps") ? 0.5f : KEY_NORM_EPS);
+    if (rope && !cairn_planted("index-key-not-rotated"))
         OP(c, rope, .x = k_rope, .y = k_rope, .pos = c->keys.pos, .theta = cfg->rope_theta);
     OP(c, matmul, .form = CAIRN_NT, .x = *q_lat, .w = l->wq_b, .y = w->q, .alpha = 1, .segments = 1);
     if (rope)
@@ -110,7 +112,7 @@ enum cairn_status cairn_indexer_forward(const struct cairn_call *c, const struct
     keys.rows = w->k;
     if (c->cache) {
         keys.rows = cairn_cache_index_rows(c->cache, layer);
-        OP(c, rows, .src = w->k, .dst = keys.rows, .dst_index = c->key_row);
+        OP(c, rows, .src = cairn_planted("index-cache-raw") ? w->raw : w->k, .dst = keys.rows, .dst_index = c->key_row);
     }
     OP(c, index, .q = q, .w = w->w, .idx = *idx, .keys = keys, .scale = 1 / sqrtf((float)dim));
 out:

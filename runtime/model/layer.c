@@ -3,6 +3,7 @@
  */
 #include "model/layer.h"
 
+#include "base/planted.h"
 #include "model/names.h"
 
 enum cairn_status cairn_layer_bind(struct cairn_layer *l, const struct cairn_model *m, int index, struct cairn_error *err)
@@ -212,11 +213,11 @@ enum cairn_status cairn_layer_forward(const struct cairn_call *c, const struct c
 
     if (c->c->streams)
         return streams_forward(c, l, x, y, idx, s, w, err);
-    OP(c, rmsnorm, .x = *x, .g = l->g1, .y = s->h1, .rstd = s->rstd1, .eps = eps);
+    OP(c, rmsnorm, .x = *x, .g = l->g1, .y = s->h1, .rstd = s->rstd1, .eps = cairn_planted("block-norm-eps") ? 1e-3f : eps);
     if (mid->offset != x->offset)
         TRY(cairn_tensor_copy(&c->k->stream, mid, x, err));
     TRY(first_forward(c, l, mid, idx, s, w, err));
-    OP(c, rmsnorm, .x = *mid, .g = l->g2, .y = s->h2, .rstd = s->rstd2, .eps = eps);
+    OP(c, rmsnorm, .x = cairn_planted("mlp-reads-block-input") && s->mid.buf ? *x : *mid, .g = l->g2, .y = s->h2, .rstd = s->rstd2, .eps = eps);
     if (!c->rerun && y->offset != mid->offset)
         TRY(cairn_tensor_copy(&c->k->stream, y, mid, err));
     TRY(second_forward(c, l, y, s, w, err));

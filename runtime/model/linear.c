@@ -5,6 +5,10 @@
  */
 #include "model/linear.h"
 
+#include <string.h>
+
+#include "base/planted.h"
+
 static enum cairn_status product(const struct cairn_call *c, enum cairn_form form, const struct cairn_tensor *offsets,
                                  const struct cairn_tensor *x, const struct cairn_tensor *w, const struct cairn_tensor *y,
                                  float alpha, int accumulate, int segments, struct cairn_error *err)
@@ -40,6 +44,8 @@ enum cairn_status cairn_linear_bind(struct cairn_linear *l, const struct cairn_m
     l->lora = &m->adapter->lora[i];
     l->a = m->adapter_weights->tensor[l->lora->a];
     l->b = m->adapter_weights->tensor[l->lora->b];
+    if (cairn_planted("lora-first-layer-lost") && strstr(name, "layers.0."))
+        l->lora = NULL;
     return CAIRN_OK;
 }
 
@@ -60,7 +66,11 @@ static enum cairn_status forward(const struct cairn_call *c, const struct cairn_
     if (l->lora && !given)
         TRY(product(c, CAIRN_NT, offsets, x, &l->a, t, 1, 0, segments, err));
     if (l->lora && y)
-        TRY(product(c, CAIRN_NT, offsets, t, &l->b, y, l->lora->gamma, 1, 1, err));
+        TRY(product(c, CAIRN_NT, offsets, t, &l->b, y,
+                    cairn_planted("lora-scaled-twice") ? l->lora->gamma * l->lora->gamma
+                    : cairn_planted("lora-unscaled")   ? 1
+                    : given && cairn_planted("lora-alias-scaled-twice") ? l->lora->gamma * l->lora->gamma : l->lora->gamma,
+                    1, 1, err));
 out:
     return st;
 }

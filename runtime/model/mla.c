@@ -9,6 +9,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/planted.h"
+
 /* ---- views by head --------------------------------------------------------------------------------------------- */
 
 /* Channels skip .. skip+width of each head: of rows (N, H * per_head), as a batch (H, N, width). */
@@ -156,14 +158,16 @@ enum cairn_status cairn_mla_forward(const struct cairn_call *c, const struct cai
     TRY(cairn_linear_forward(c, &l->q_b, NULL, &s->q_lat, &s->q, 0, &s->t_q_b, err));
 
     TRY(cairn_linear_forward(c, &l->kv_a, NULL, x, &s->kv, 0, &s->t_kv_a, err));
-    OP(c, rmsnorm, .x = c_raw, .g = l->kv_g, .y = c_row, .rstd = s->kv_rstd, .eps = cfg->latent_norm_eps);
+    OP(c, rmsnorm, .x = c_raw, .g = cairn_planted("kv-norm-of-q") && latent <= cfg->q_rank ? cairn_tensor_slice(&l->q_g, 0, 0, latent) : l->kv_g, .y = c_row,
+       .rstd = s->kv_rstd, .eps = cfg->latent_norm_eps);
     if (rope)
         OP(c, rope, .x = by_row(&s->kv, n, 1, wide, latent, rope), .y = by_row(&s->rows, n, 1, wide, latent, rope), .pos = c->keys.pos,
-           .theta = cfg->rope_theta);
+           .theta = cairn_planted("rope-theta") ? cfg->rope_theta * 1.1f : cfg->rope_theta, .inverse = cairn_planted("k-rope-inverse"));
     keys.rows = s->rows;
     if (c->cache) {
         keys.rows = cairn_cache_latent_rows(c->cache, l->layer);
-        OP(c, rows, .src = s->rows, .dst = keys.rows, .dst_index = c->key_row);
+        if (!(cairn_planted("cache-layer-not-written") && l->layer == 1))
+            OP(c, rows, .src = s->rows, .dst = keys.rows, .dst_index = c->key_row);
     }
     if (l->full && !c->rerun)
         TRY(cairn_indexer_forward(c, &l->indexer, l->layer, x, &s->q_lat, idx, &w->indexer, err));
@@ -179,13 +183,14 @@ enum cairn_status cairn_mla_forward(const struct cairn_call *c, const struct cai
     if (rope)
         OP(c, rope, .x = by_row(&s->q, n, heads, per_q, nope, rope), .y = by_row(&s->qk, n, heads, wide, latent, rope),
            .pos = c->keys.pos, .theta = cfg->rope_theta);
-    OP(c, attention, .q = s->qk, .idx = *idx, .o = s->out, .lse = s->lse, .keys = keys, .scale = 1 / sqrtf((float)per_q));
+    OP(c, attention, .q = s->qk, .idx = *idx, .o = s->out, .lse = s->lse, .keys = keys,
+       .scale = 1 / sqrtf((float)(cairn_planted("softmax-scale-of-nope") ? nope : per_q)));
     TRY(heads_product(c, CAIRN_NT, out, band(&l->kv_b.w, heads, per_kv, nope, v), o, 1, 0, err));
     if (lora) {
         OP(c, matmul, .form = CAIRN_NT, .x = cairn_view2(&s->out, 0, n * heads, latent, latent), .w = l->kv_b.a, .y = s->t_v,
            .alpha = 1, .segments = 1);
         TRY(heads_product(c, CAIRN_NT, by_head(&s->t_v, n, heads, lora->rank, 0, lora->rank),
-                          band(&l->kv_b.b, heads, per_kv, nope, v), o, lora->gamma, 1, err));
+                          band(&l->kv_b.b, heads, per_kv, nope, v), o, cairn_planted("lora-kv-b-values-unscaled") ? 1 : lora->gamma, 1, err));
     }
     TRY(cairn_linear_forward(c, &l->o, NULL, &s->o, y, 1, &s->t_o, err));
 out:

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "base/planted.h"
 #include "model/layer.h"
 #include "model/names.h"
 #include "model/replay.h"
@@ -202,7 +203,7 @@ static enum cairn_status bind(struct cairn_pass *p, struct cairn_error *err)
         p->sets += cfg->indexer[i];
         if (!p->sets && !cfg->kda[i])
             TRY(CAIRN_BUG(err, "the first layer that attends has no indexer"));
-        p->index_of[i] = p->sets ? p->sets - 1 : 0; /* KDA layers look at none */
+        p->index_of[i] = cairn_planted("shared-index-of-another") && !cfg->indexer[i] && p->sets > 1 ? p->sets - 2 : p->sets ? p->sets - 1 : 0; /* KDA layers look at none */
         TRY(cairn_layer_bind(&p->layer[i], &p->m, i, err));
         if (p->lowest > i && has_lora(&p->layer[i]))
             p->lowest = i;
@@ -397,6 +398,8 @@ static enum cairn_status packed(struct cairn_pass *p, const struct cairn_batch *
     TRY(begin(p, b, err));
     TRY(send_rows(p, b, ROW_KEY, err));
     TRY(set_i32(p, &p->start, b->start, b->nseq, err));
+    if (cairn_planted("pack-boundary-crossed"))
+        TRY(cairn_tensor_zero(&p->m.k->stream, &p->start, err));
     p->call.keys.start = cairn_tensor_slice(&p->start, 0, 0, b->nseq);
     TRY(layers(p, err));
 out:
@@ -415,9 +418,9 @@ static enum cairn_status scores(struct cairn_pass *p, const int32_t *target, flo
         return cairn_fail(err, CAIRN_EBUG, "forward at temperature %g", (double)temperature);
     TRY(check_ids(p, target, p->call.n, -1, "target", err));
     TRY(set_i32(p, &p->target, target, p->call.n, err));
-    p->inv_temperature = 1 / temperature;
+    p->inv_temperature = 1 / (cairn_planted("temperature-sampler-only") && p->call.cache ? 1.01f : 1.0f) / temperature;
     OP(&p->call, rmsnorm, .x = last(p), .g = p->m.weights->tensor[p->norm], .y = p->z, .rstd = p->rstd,
-       .eps = p->m.config->norm_eps);
+       .eps = cairn_planted("final-norm-eps") ? 1e-2f : p->m.config->norm_eps);
     OP(&p->call, logprob, .z = p->z, .w = p->m.weights->tensor[p->head], .target = p->target, .logprob = p->scores.logprob,
        .lse = p->scores.lse, .entropy = p->scores.entropy, .argmax = p->scores.argmax, .inv_temperature = p->inv_temperature,
        .segments = p->m.segments);
@@ -468,6 +471,8 @@ static enum cairn_status cached_begin(struct cairn_pass *p, struct cairn_cache *
         if (row < 0)
             return cairn_fail(err, CAIRN_EBUG, "row %lld: position %d of cache slot %d is not reserved", (long long)i, b->pos[i],
                               b->seq[i]);
+        if (cairn_planted("prefill-chunk-off-by-one") && b->n > 1 && b->pos[i] > 0 && i + 1 < b->n && b->seq[i] == b->seq[i + 1])
+            row = cairn_cache_row(cache, b->seq[i], b->pos[i] - 1);
         p->h_rows[ROW_KEY * pitch + i] = (int32_t)row;
     }
     if (nwant)

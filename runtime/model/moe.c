@@ -6,6 +6,8 @@
 
 #include <stdio.h>
 
+#include "base/planted.h"
+
 enum cairn_status cairn_moe_bind(struct cairn_moe *l, const struct cairn_model *m, const char *prefix, struct cairn_error *err)
 {
     const struct cairn_param_table *table = m->weights->table;
@@ -83,8 +85,8 @@ enum cairn_status cairn_moe_forward(const struct cairn_call *c, const struct cai
     enum cairn_status st = CAIRN_OK;
 
     OP(c, matmul, .form = CAIRN_NT, .x = *x, .w = l->router_w, .y = w->r, .alpha = 1, .segments = 1);
-    OP(c, router, .r = w->r, .bias = l->bias, .idx = s->choice, .gate = s->gate, .prob = s->prob, .n_group = cfg->n_group,
-       .topk_group = cfg->topk_group, .norm = cfg->norm_topk, .scale = cfg->routed_scale);
+    OP(c, router, .r = w->r, .bias = cairn_planted("router-bias-lost") ? (struct cairn_tensor){0} : l->bias, .idx = s->choice, .gate = s->gate, .prob = s->prob, .n_group = cfg->n_group,
+       .topk_group = cfg->topk_group, .norm = cfg->norm_topk, .scale = cairn_planted("routed-scale-lost") ? 1 : cfg->routed_scale);
     OP(c, dispatch, .idx = s->choice, .offsets = s->offsets, .token = s->token, .where = s->where);
     OP(c, rows, .src = *x, .src_index = s->token, .dst = w->x);
     TRY(cairn_linear_forward(c, &l->gate, &s->offsets, &w->x, &s->a, 0, &s->t_gate, err));
@@ -95,6 +97,8 @@ enum cairn_status cairn_moe_forward(const struct cairn_call *c, const struct cai
     OP(c, swiglu, .a = s->a, .u = s->u, .h = w->h, .limit = c->c->swiglu_limit);
     TRY(cairn_linear_forward(c, &l->down, &s->offsets, &w->h, &s->y, 0, &s->t_down, err));
     if (l->shared_experts > 0)
+        TRY(cairn_mlp_forward(c, &l->shared, x, y, &s->shared, &w->shared, err));
+    if (l->shared_experts > 0 && cairn_planted("shared-expert-twice"))
         TRY(cairn_mlp_forward(c, &l->shared, x, y, &s->shared, &w->shared, err));
     if (!c->rerun)
         OP(c, combine, .x = s->y, .gate = s->gate, .where = s->where, .base = *y, .y = *y);

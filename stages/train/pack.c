@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/philox.h"
+#include "base/planted.h"
 
 void cairn_pack_shuffle(uint64_t seed, int64_t step, int64_t groups, int64_t *order)
 {
@@ -54,7 +55,7 @@ static void micro_add(struct cairn_micro *m, const struct cairn_sequence *s)
         m->id[at + i] = s->tokens[i];
         m->pos[at + i] = (int32_t)i;
         m->seq[at + i] = m->nseq;
-        m->target[at + i] = i + 1 >= s->prompt ? s->tokens[i + 1] : -1;
+        m->target[at + i] = i + 1 >= s->prompt ? s->tokens[cairn_planted("label-not-shifted") ? i : i + 1] : -1;
     }
     m->rows += rows;
     m->nseq++;

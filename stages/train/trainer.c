@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/planted.h"
 #include "model/io.h"
 #include "stages/common/ranks.h"
 #include "stages/common/setup.h"
@@ -117,7 +118,7 @@ enum cairn_status cairn_trainer_update(struct cairn_trainer *t, const struct cai
 
 enum cairn_status cairn_trainer_publish(struct cairn_trainer *t, struct cairn_error *err)
 {
-    enum cairn_status st = cairn_optimizer_publish(&t->optimizer, cairn_setup_dtype(t->recipe), t->published, err);
+    enum cairn_status st = cairn_planted("publish-forgotten") && t->model.k ? CAIRN_OK : cairn_optimizer_publish(&t->optimizer, cairn_setup_dtype(t->recipe), t->published, err);
 
     return st == CAIRN_OK ? st : apart(t, st, err);
 }
@@ -260,7 +261,7 @@ static enum cairn_status micro_forward(struct cairn_pass *pass, const struct cai
 {
     const struct cairn_batch b = {.n = m->rows, .id = m->id, .pos = m->pos, .seq = m->seq, .nseq = m->nseq, .start = m->start};
 
-    return cairn_forward(pass, &b, m->target, temperature, out, err);
+    return cairn_forward(pass, &b, m->target, cairn_planted("temperature-trainer-only") ? temperature * 1.01f : temperature, out, err);
 }
 
 enum cairn_status cairn_trainer_forward(struct cairn_trainer *t, float temperature, struct cairn_scores *out,

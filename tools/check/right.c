@@ -22,6 +22,7 @@ struct region {
 struct right {
     struct cairn_sides *x;
     struct cairn_compute ref;
+    struct cairn_ops own; /* the run's, behind the trace */
     struct region region[REGIONS];
     int regions;
     union {
@@ -319,6 +320,8 @@ static enum cairn_status op_run(const struct cairn_ops *ops, struct cairn_stream
 
 /* ---- the observer ---------------------------------------------------------------------------------------------------------- */
 
+static enum cairn_status ties_compare(struct right *r, const struct cairn_trace_call *c, struct cairn_error *err);
+
 static enum cairn_status before(void *arg, const struct cairn_trace_call *c, struct cairn_error *err)
 {
     return copies_make(arg, c, err);
@@ -336,7 +339,76 @@ static enum cairn_status after(void *arg, const struct cairn_trace_call *c, stru
             if ((m->role == CAIRN_OP_OUT || m->role == CAIRN_OP_ADDED) && is_float(cairn_op_tensor(c->args, m)->dtype) == floats)
                 TRY(member_compare(r, c, m, 1, &choices_differ, err));
     r->calls++;
+    if (is_choice(c->op))
+        TRY(ties_compare(r, c, err));
 out:
+    return st;
+}
+
+/* Of equal scores the lowest are chosen: 0, 1, 2, ... in each row, up to what there is. Said apart from the reference, which shares the router's choice. */
+static enum cairn_status lowest_chosen(struct right *r, const struct cairn_trace_call *c, struct cairn_error *err)
+{
+    const struct cairn_tensor *idx = c->op == CAIRN_OP_index ? &((const struct cairn_index *)c->args)->idx : &((const struct cairn_router *)c->args)->idx;
+    int64_t width = idx->dim[1];
+    int32_t *h = malloc(cairn_tensor_bytes(idx) + 1);
+    enum cairn_status st = CAIRN_OK;
+
+    if (!h)
+        return CAIRN_NOMEM(err);
+    TRY(cairn_tensor_get(&r->x->k.stream, idx, h, cairn_tensor_bytes(idx), err));
+    for (int64_t i = 0; i < cairn_tensor_count(idx); i++)
+        if (h[i] >= 0 && h[i] != i % width)
+            TRY(finding(c, "idx", err, "does not take the lowest of equal scores"));
+out:
+    free(h);
+    return st;
+}
+
+/* Choices where everything ties: the run's op and the reference once more, with scores that are all one. Rows that see too little to choose say
+ * nothing. */
+static enum cairn_status ties_compare(struct right *r, const struct cairn_trace_call *c, struct cairn_error *err)
+{
+    const char *level = c->op == CAIRN_OP_index ? "w" : "r"; /* what makes all scores zero, or equal */
+    struct cairn_trace_call again = *c;
+    struct cairn_buffer *own = NULL;
+    enum cairn_status st = CAIRN_OK;
+    int choices_differ = 0;
+    union {
+        max_align_t align;
+        char bytes[sizeof r->args];
+    } args;
+
+    memcpy(args.bytes, c->args, c->info->bytes);
+    again.args = args.bytes;
+    for (const struct cairn_op_member *m = c->info->member; m->name; m++) {
+        struct cairn_tensor *mine = cairn_op_tensor(args.bytes, m), *theirs = cairn_op_tensor(r->args.bytes, m);
+        int64_t n = (int64_t)extent(theirs);
+        struct cairn_tensor all;
+
+        if (strcmp(m->name, level) != 0 || !n)
+            continue;
+        TRY(cairn_buffer_create(r->x->k.dev, (size_t)n, &own, err));
+        mine->buf = own;
+        mine->offset = 0;
+        TRY(cairn_tensor_view(&all, own, 0, CAIRN_U8, 1, &n, err));
+        TRY(cairn_tensor_zero(&r->x->k.stream, &all, err));
+        TRY(cairn_tensor_view(&all, theirs->buf, theirs->offset, CAIRN_U8, 1, &n, err));
+        TRY(cairn_tensor_zero(&r->ref.stream, &all, err));
+    }
+    if (c->op == CAIRN_OP_router) {
+        struct cairn_router *a = (struct cairn_router *)(void *)args.bytes, *b = (struct cairn_router *)(void *)r->args.bytes;
+
+        a->bias.buf = b->bias.buf = NULL;
+    }
+    TRY(op_run(&r->own, &r->x->k.stream, c->op, args.bytes, err));
+    TRY(op_run(&r->ref.ops, &r->ref.stream, c->op, r->args.bytes, err));
+    for (const struct cairn_op_member *m = c->info->member; m->name; m++)
+        if (m->role == CAIRN_OP_OUT && !is_float(cairn_op_tensor(args.bytes, m)->dtype))
+            TRY(member_compare(r, &again, m, 0, &choices_differ, err));
+    TRY(lowest_chosen(r, &again, err));
+    TRY(op_run(&r->own, &r->x->k.stream, c->op, c->args, err)); /* what the run goes on with */
+out:
+    cairn_buffer_destroy(own);
     return st;
 }
 
@@ -389,6 +461,7 @@ enum cairn_status cairn_leg_right(struct cairn_sides *x, const struct cairn_chec
         TRY(cairn_sides_masters_save(x, &masters, err));
         TRY(cairn_sides_perturb(x, ADAPTER_SCALE, 9, err));
     }
+    r->own = x->k.ops;
     cairn_trace_begin(&t);
     st = pass_run(x, err);
     cairn_trace_end(&t);

@@ -1,0 +1,26 @@
+# values.pl - gives the norms, biases and selection biases of a safetensors file values of their own, in place.
+use strict;
+use JSON::PP;
+
+my ($file) = @ARGV;
+open(my $f, '+<:raw', $file) or die "$file: $!";
+read($f, my $head, 8) == 8 or die;
+my $n = unpack('Q<', $head);
+read($f, my $text, $n) == $n or die;
+my $t = decode_json($text);
+my $seed = 7;
+for my $name (sort keys %$t) {
+    next if $name eq '__metadata__' || $name !~ /norm|bias/;
+    my ($from, $to) = @{ $t->{$name}{data_offsets} };
+    my $wide = $t->{$name}{dtype} eq 'F32';
+    my $out = '';
+    for (my $i = $from; $i < $to; $i += $wide ? 4 : 2) {
+        $seed = ($seed * 1103515245 + 12345) % 2147483648;
+        my $x = $seed / 2147483648;
+        my $bits = pack('f<', $name =~ /bias/ ? 0.4 * $x - 0.2 : 0.7 + 0.6 * $x);
+        $out .= $wide ? $bits : substr($bits, 2, 2);
+    }
+    seek($f, 8 + $n + $from, 0);
+    print $f $out;
+}
+close($f) or die "$file: $!";
