@@ -52,13 +52,20 @@ static int cores(void)
 
 #define ALONE_S 30.0 /* mpirun behind the last of its ranks here; those on other nodes may be at their end */
 
-/* One process of a link, or one mpirun. */
+/* Of a resident run, in the order of their ranks. */
+static const enum cairn_stage roles[] = {CAIRN_STAGE_ROLLOUT, CAIRN_STAGE_SCORE, CAIRN_STAGE_TRAIN};
+#define ROLES ((int)(sizeof roles / sizeof *roles))
+
+/* One process of a link, or one mpirun: of its ranks, or of a resident run's. */
 struct child {
     const struct cairn_run *run;
     const struct cairn_link *link;
     int quiet;
     int64_t ranks, task, tasks; /* tasks 1: the whole link */
     int64_t threads;            /* 0: as the recipe says */
+    int64_t role[ROLES];        /* resident: ranks of each role, ranks is their sum; else 0 */
+    void (*look)(void *arg);    /* called now and then; or NULL */
+    void *arg;
     pid_t pid;                  /* 0: it has ended, with status */
     int status;
     int told;       /* to stop */
@@ -98,48 +105,91 @@ static void mpirun_prepare(int64_t ranks)
         dup2(null, 0); /* and from there it could not read the terminal */
 }
 
+#define WORDS 40 /* of a command line */
+
+struct words {
+    const char *argv[WORDS];
+    char room[WORDS][32]; /* of numbers */
+    int n, missing;       /* missing: one could not be had */
+};
+
+static void word(struct words *w, const char *s)
+{
+    w->missing |= !s;
+    w->argv[w->n++] = s;
+}
+
+static void number(struct words *w, const char *option, int64_t v)
+{
+    snprintf(w->room[w->n], sizeof w->room[w->n], "%lld", (long long)v);
+    word(w, option);
+    word(w, w->room[w->n - 1]);
+}
+
+/* malloc'ed path of a stage's program; NULL: unknown. */
+static char *program_path(enum cairn_stage stage)
+{
+    const char *install = cairn_install_dir();
+
+    return install ? cairn_format("%s/bin/cairn-%s", install, cairn_stage_name(stage)) : NULL;
+}
+
+/* Each role with its ranks, ':' between them: one world. */
+static void words_resident(struct words *w, const struct child *c)
+{
+    word(w, "mpirun");
+    for (int k = 0; k < ROLES; k++) {
+        if (k)
+            word(w, ":");
+        number(w, "-np", c->role[k]);
+        word(w, program_path(roles[k]));
+        word(w, c->run->dir);
+        word(w, "--resident");
+        if (c->quiet)
+            word(w, "--quiet");
+    }
+}
+
+static void words_link(struct words *w, const struct child *c)
+{
+    const struct cairn_link *l = c->link;
+    static char shard[64];
+
+    if (c->ranks > 1) {
+        word(w, "mpirun");
+        number(w, "-np", c->ranks);
+    }
+    word(w, program_path(l->stage));
+    word(w, c->run->dir);
+    number(w, "--step", l->step);
+    if (l->eval) {
+        word(w, "--eval");
+        word(w, l->eval);
+    }
+    if (c->tasks > 1) {
+        snprintf(shard, sizeof shard, "%lld/%lld", (long long)c->task, (long long)c->tasks);
+        word(w, "--shard");
+        word(w, shard);
+    }
+    if (c->threads)
+        number(w, "--threads", c->threads);
+    if (c->quiet)
+        word(w, "--quiet");
+}
+
 /* In the child; never returns. */
 static void stage_exec(const struct child *c, pid_t parent, const sigset_t *mask)
 {
     static const int stops[] = {SIGTERM, SIGUSR1, SIGINT};
-    const struct cairn_run *run = c->run;
-    const struct cairn_link *l = c->link;
-    const char *install = cairn_install_dir(), *argv[24];
     sigset_t held = *mask;
-    char name[64], step[32], np[32], shard[64], threads[32], *bin = install ? cairn_path_join(install, "bin") : NULL, *path;
-    int n = 0;
+    struct words w = {0};
 
-    snprintf(name, sizeof name, "cairn-%s", cairn_stage_name(l->stage));
-    snprintf(step, sizeof step, "%lld", (long long)l->step);
-    snprintf(np, sizeof np, "%lld", (long long)c->ranks);
-    snprintf(shard, sizeof shard, "%lld/%lld", (long long)c->task, (long long)c->tasks);
-    snprintf(threads, sizeof threads, "%lld", (long long)c->threads);
-    path = bin ? cairn_path_join(bin, name) : NULL;
-    if (c->ranks > 1) {
-        argv[n++] = "mpirun";
-        argv[n++] = "-np";
-        argv[n++] = np;
+    if (c->role[0])
+        words_resident(&w, c);
+    else
+        words_link(&w, c);
+    if (c->ranks > 1)
         mpirun_prepare(c->ranks);
-    }
-    argv[n++] = path;
-    argv[n++] = run->dir;
-    argv[n++] = "--step";
-    argv[n++] = step;
-    if (l->eval) {
-        argv[n++] = "--eval";
-        argv[n++] = l->eval;
-    }
-    if (c->tasks > 1) {
-        argv[n++] = "--shard";
-        argv[n++] = shard;
-    }
-    if (c->threads) {
-        argv[n++] = "--threads";
-        argv[n++] = threads;
-    }
-    if (c->quiet)
-        argv[n++] = "--quiet";
-    argv[n] = NULL;
     cairn_signals_reset(); /* the stage installs its own handlers */
     signal(SIGCHLD, SIG_DFL);
     for (size_t i = 0; c->ranks == 1 && i < sizeof stops / sizeof *stops; i++)
@@ -147,9 +197,9 @@ static void stage_exec(const struct child *c, pid_t parent, const sigset_t *mask
     sigprocmask(SIG_SETMASK, &held, NULL);
     errno = 0;
     /* A killed mpirun would leave its ranks' shared memory behind; a terminated one takes both away. */
-    if (path && !prctl(PR_SET_PDEATHSIG, c->ranks > 1 ? SIGTERM : SIGKILL) && getppid() == parent)
-        execvp(argv[0], (char **)argv);
-    fprintf(stderr, "cairn: cannot start %s: %s\n", path ? argv[0] : name, errno ? strerror(errno) : "its parent is gone");
+    if (!w.missing && !prctl(PR_SET_PDEATHSIG, c->ranks > 1 ? SIGTERM : SIGKILL) && getppid() == parent)
+        execvp(w.argv[0], (char **)w.argv);
+    fprintf(stderr, "cairn: cannot start %s: %s\n", w.missing ? "a stage" : w.argv[0], errno ? strerror(errno) : "its parent is gone");
     _exit(c->ranks > 1 && errno == ENOENT ? CAIRN_EDEVICE : CAIRN_EBUG);
 }
 
@@ -158,28 +208,33 @@ static void on_child(int signo)
     (void)signo; /* there is somebody to wait for: ppoll returns */
 }
 
-/* malloc'ed path of the link's program; NULL: unknown. */
-static char *program_path(const struct cairn_link *l)
+/* Ranks that are there; signo 0: none is sent. */
+static int ranks_reach(const struct child *c, int signo)
 {
-    const char *install = cairn_install_dir();
+    int there = 0;
 
-    return install ? cairn_format("%s/bin/cairn-%s", install, cairn_stage_name(l->stage)) : NULL;
+    for (int k = 0; k < (c->role[0] ? ROLES : 1); k++) {
+        char *program = program_path(c->role[0] ? roles[k] : c->link->stage);
+
+        if (program)
+            there += cairn_reach(c->pid, program, signo);
+        free(program);
+    }
+    return there;
 }
 
 /* Ranks are told when all of them are there, or some have been for a while; mpirun itself only when none come to be seen: it takes
  * SIGTERM for "kill them" and dies of SIGUSR1 while it starts. */
 static int ranks_stop(const struct child *c, double waited_s)
 {
-    char *program = program_path(c->link);
-    int there = program ? cairn_reach_count(c->pid, program) : 0, told = 1;
+    int there = ranks_reach(c, 0), told = 1;
 
     if (there == c->ranks || (there && waited_s > 1))
-        cairn_reach(c->pid, program, SIGUSR1);
+        ranks_reach(c, SIGUSR1);
     else if (waited_s > 5)
         kill(c->pid, SIGUSR1);
     else
         told = 0;
-    free(program);
     return told;
 }
 
@@ -204,19 +259,16 @@ static int stop_all(struct child *c, int64_t n, double waited_s)
  * it then. */
 static void mpirun_watch(struct child *c)
 {
-    char *program = program_path(c->link);
-
-    if (program && cairn_reach_count(c->pid, program)) {
+    if (ranks_reach(c, 0)) {
         c->seen = 1;
         c->alone_s = 0;
-    } else if (program && c->seen) {
+    } else if (c->seen) {
         c->alone_s = c->alone_s > 0 ? c->alone_s : cairn_now_s();
         if (cairn_now_s() - c->alone_s > ALONE_S) {
             cairn_warn("mpirun (process %d) goes on without ranks: killed", (int)c->pid);
             kill(c->pid, SIGKILL);
         }
     }
-    free(program);
 }
 
 /* Waits for all; passes one stop on, and stops the others when one has failed. Stops and SIGCHLD are blocked but for the sleep, so
@@ -253,6 +305,9 @@ static enum cairn_status children_wait(struct child *c, int64_t n, const sigset_
         for (int64_t i = 0; i < n; i++)
             if (c[i].pid && c[i].ranks > 1)
                 mpirun_watch(&c[i]);
+        for (int64_t i = 0; i < n; i++)
+            if (c[i].look)
+                c[i].look(c[i].arg);
         ppoll(NULL, 0, &later, mask);
     }
 }
@@ -277,10 +332,10 @@ static int from_outside(int signo)
 /* How one process ended; " --shard 2/5" is part of what it was called with. */
 static enum cairn_status verdict(const struct child *c, struct cairn_error *err)
 {
-    const char *stage = cairn_stage_name(c->link->stage);
-    char *link = cairn_link_relative(c->link), shard[64] = "";
+    const char *stage = c->role[0] ? "*" : cairn_stage_name(c->link->stage);
+    char *link = c->role[0] ? strdup("resident run") : cairn_link_relative(c->link), shard[64] = "";
     int code = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : -1, signo = code < 0 ? WTERMSIG(c->status) : 0;
-    long long step = c->link->step;
+    long long step = c->role[0] ? -1 : c->link->step;
     enum cairn_status st = CAIRN_OK;
 
     if (!link)
@@ -299,6 +354,8 @@ static enum cairn_status verdict(const struct child *c, struct cairn_error *err)
                         stage, shard, signo, strsignal(signo));
     else if (code == CAIRN_EAGAIN)
         st = cairn_fail(err, CAIRN_EAGAIN, "%s: stopped early; run again to go on", link);
+    else if (code && code_known(code) && c->role[0])
+        st = cairn_fail(err, (enum cairn_status)code, "%s: it ended with %d; the sentence stands above, and in %s/log", link, code, c->run->dir);
     else if (code && code_known(code))
         st = cairn_fail(err, (enum cairn_status)code,
                         "%s: cairn-%s --step %lld%s ended with %d; its sentence stands above, and in %s/log/%s.jsonl", link, stage,
@@ -313,7 +370,7 @@ static enum cairn_status verdict(const struct child *c, struct cairn_error *err)
     else if (code)
         st = cairn_fail(err, CAIRN_EBUG, "%s: cairn-%s --step %lld%s ended with %d, which is none of its exit codes", link, stage,
                         step, shard, code);
-    else if (c->tasks == 1 && !cairn_link_done(c->run, c->link))
+    else if (c->tasks == 1 && !c->role[0] && !cairn_link_done(c->run, c->link))
         st = cairn_fail(err, CAIRN_EBUG, "%s: cairn-%s said done, but nothing is committed", link, stage);
     free(link);
     return st;
@@ -405,5 +462,75 @@ out:
     if (whole.ranks > 1)
         cairn_shm_sweep(CAIRN_SHM_DIR, 0, NULL, NULL, NULL);
     free(c);
+    return st;
+}
+
+/* ---- resident ---------------------------------------------------------------------------------------------------------- */
+
+struct trail {
+    const struct cairn_run *run;
+    struct cairn_link *chain;
+    char *done;
+    int n;
+    enum cairn_status (*told)(void *arg, const struct cairn_link *l, struct cairn_error *err);
+    void *arg;
+    struct cairn_error err; /* the first failure of told */
+};
+
+/* Tells what has been committed since the last look: each by itself, a link may overtake the one before it. */
+static void trail_look(void *arg)
+{
+    struct trail *t = arg;
+
+    for (int i = 0, ahead = 0; i < t->n && ahead < 8; i++) { /* nothing far behind the first open one is there yet */
+        if (t->done[i])
+            continue;
+        ahead++;
+        if (!cairn_link_done(t->run, &t->chain[i]))
+            continue;
+        t->done[i] = 1;
+        if (t->told && t->err.code == CAIRN_OK)
+            t->told(t->arg, &t->chain[i], &t->err);
+    }
+}
+
+int64_t cairn_launch_role_ranks(const struct cairn_run *run, enum cairn_stage role)
+{
+    const struct cairn_link l = {1, role, NULL};
+
+    return cairn_launch_ranks(run, &l) * cairn_launch_tasks(run, &l); /* tasks are ranks of the one world */
+}
+
+enum cairn_status cairn_launch_resident(const struct cairn_run *run, int quiet,
+                                        enum cairn_status (*told)(void *arg, const struct cairn_link *l, struct cairn_error *err), void *arg,
+                                        struct cairn_error *err)
+{
+    struct trail t = {.run = run, .told = told, .arg = arg};
+    struct child c = {.run = run, .quiet = quiet, .tasks = 1, .look = trail_look, .arg = &t};
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_run_chain(run, &t.chain, &t.n, err));
+    if (!(t.done = calloc((size_t)t.n + 1, 1)))
+        TRY(CAIRN_NOMEM(err));
+    for (int i = 0; i < t.n; i++)
+        t.done[i] = (char)cairn_link_done(run, &t.chain[i]);
+    for (int k = 0; k < ROLES; k++)
+        c.ranks += c.role[k] = cairn_launch_role_ranks(run, roles[k]);
+    cairn_shm_sweep(CAIRN_SHM_DIR, 0, NULL, NULL, NULL); /* of runs that were killed with their mpirun */
+    TRY(children_run(&c, 1, err));
+    trail_look(&t);
+    for (int i = 0; i < t.n; i++)
+        if (!t.done[i])
+            TRY(cairn_fail(err, CAIRN_EBUG, "resident run: it said done, but step %lld %s is not committed", (long long)t.chain[i].step,
+                           cairn_stage_name(t.chain[i].stage)));
+    if (t.err.code != CAIRN_OK) {
+        st = t.err.code;
+        if (err)
+            *err = t.err;
+    }
+out:
+    cairn_shm_sweep(CAIRN_SHM_DIR, 0, NULL, NULL, NULL);
+    free(t.done);
+    free(t.chain);
     return st;
 }

@@ -1,8 +1,8 @@
 /* run.c - `cairn run RECIPE --run DIR`: the chain on this machine, without a scheduler.
  *
- * Starts one stage executable after the other, each for one link that has no manifest yet, and tells what it did from the
- * manifest it left. Holds the directory's lock meanwhile. It computes nothing itself and keeps no state: killed at any moment,
- * the next call goes on with the first link that is not committed.
+ * Chained: starts one stage executable after the other, each for one link that has no manifest yet. Resident: one mpirun of all roles, which
+ * find out by themselves what is to be done (launch.h). Tells what was done from the manifests. Holds the directory's lock
+ * meanwhile. It computes nothing itself and keeps no state: killed at any moment, the next call goes on with what is not committed.
  */
 #include <stdlib.h>
 
@@ -102,6 +102,18 @@ static enum cairn_status link_run(const struct cairn_run *run, const struct cair
     return st;
 }
 
+struct telling {
+    const struct cairn_run *run;
+    int json;
+};
+
+static enum cairn_status told(void *arg, const struct cairn_link *l, struct cairn_error *err)
+{
+    const struct telling *t = arg;
+
+    return cairn_trail_tell(t->run, l, t->json, err);
+}
+
 static enum cairn_status chain_run(const struct cairn_run *run, const struct args *a, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -122,6 +134,10 @@ static enum cairn_status chain_run(const struct cairn_run *run, const struct arg
         cairn_info("%s: %d of %d links are done, going on", run->dir, done, n);
     if (last >= 0) /* killed behind its commit, the last one may not have tidied up and told: it sees that it is done and does only that */
         TRY(cairn_launch(run, &chain[last], 1, err));
+    if (done < n && cairn_run_resident(run)) {
+        TRY(cairn_launch_resident(run, a->quiet || a->json, a->json || !a->quiet ? told : NULL, &(struct telling){run, a->json}, err));
+        goto out;
+    }
     for (int i = 0; i < n; i++) {
         if (cairn_link_done(run, &chain[i]))
             continue;

@@ -31,7 +31,7 @@ static enum cairn_status key_of(struct cairn_digest *key, const struct cairn_par
     cairn_digest_hex(cairn_reader_manifest(base)->digest, hex);
     cairn_str_printf(&text, "weights 1\n%s\n%s %zu\n", hex, cairn_dtype_name(k->act), bytes);
     for (int i = 0; i < t->count; i++)
-        cairn_str_printf(&text, "%s %zu %d %lld\n", t->param[i].name, t->param[i].offset, t->param[i].keep_f32,
+        cairn_str_printf(&text, "%s %zu %d %d %lld\n", t->param[i].name, t->param[i].offset, t->param[i].keep_f32, t->param[i].frozen,
                          (long long)cairn_param_count(&t->param[i]));
     *key = cairn_digest_bytes(cairn_str_z(&text), text.len);
     cairn_str_free(&text);

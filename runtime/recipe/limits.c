@@ -21,7 +21,6 @@ static const struct {
 static const struct {
     const char *path, *words, *can;
 } words[] = {
-    {"run.mode", "chained", "runs chained only"},
     {"sync.path", "auto|file", "hands over through files only"},
     {"checkpoint.durability", "fsync", "always syncs what it commits"},
 };

@@ -33,8 +33,8 @@ enum cairn_status cairn_channel_open(struct cairn_channel **out, struct cairn_gr
     c->dev = dev;
     c->transport = transport;
     TRY(transport->open(g, dev, &c->state, err));
-    c->next = g->world->channels;
-    g->world->channels = c;
+    c->next = cairn_world_whole(g->world)->channels;
+    cairn_world_whole(g->world)->channels = c;
     *out = c;
     c = NULL;
 out:
@@ -48,7 +48,7 @@ void cairn_channel_close(struct cairn_channel *c)
 
     if (!c)
         return;
-    for (p = &c->group->world->channels; *p != c; p = &(*p)->next)
+    for (p = &cairn_world_whole(c->group->world)->channels; *p != c; p = &(*p)->next)
         ;
     *p = c->next;
     c->transport->close(c->state);

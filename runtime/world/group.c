@@ -15,7 +15,7 @@ static enum cairn_status settle_all(struct cairn_world *w, const char *what, str
 {
     enum cairn_status st = CAIRN_OK;
 
-    for (struct cairn_channel *c = w->channels; c && st == CAIRN_OK; c = c->next) {
+    for (struct cairn_channel *c = cairn_world_whole(w)->channels; c && st == CAIRN_OK; c = c->next) {
         struct cairn_wait wait = {.op = "settle", .what = what, .deadline_s = c->group->deadline_s};
 
         if (!c->busy)
@@ -35,7 +35,7 @@ static void wait_begin(struct cairn_group *g, const struct cairn_wait *wait)
 {
     struct cairn_world *w = g->world;
 
-    cairn_board_enter(w->board, w->local_rank, g->name, wait->seq, wait->op, wait->what);
+    cairn_board_enter(w->board, w->board_slot, g->name, wait->seq, wait->op, wait->what);
     if (w->dog)
         cairn_watchdog_begin(w->dog, wait);
 }
@@ -46,7 +46,7 @@ static enum cairn_status wait_end(struct cairn_group *g, const struct cairn_wait
 
     if (w->dog)
         cairn_watchdog_end(w->dog);
-    cairn_board_leave(w->board, w->local_rank);
+    cairn_board_leave(w->board, w->board_slot);
     if (st != CAIRN_OK && err)
         cairn_error_prefix(err, "rank %d: %s #%llu of %s (%s)", w->rank, wait->op, (unsigned long long)wait->seq, g->name, wait->what);
     return st;

@@ -12,6 +12,7 @@
 
 #include <limits.h>
 #include <mpi.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@
 extern struct cairn_wire cairn_wire;
 
 #define TAG 1
+#define NOTICE 2
 static MPI_Comm first = MPI_COMM_NULL; /* ours: a duplicate of MPI_COMM_WORLD */
 
 static enum cairn_status failed(int rc, const char *what, struct cairn_error *err)
@@ -74,10 +76,13 @@ out:
     return st;
 }
 
+static enum cairn_status posted_clear(int wait, struct cairn_error *err);
+
 static enum cairn_status mpi_finish(struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
 
+    TRY(posted_clear(1, err));
     MPI(MPI_Comm_free(&first), "free");
     MPI(MPI_Finalize(), "finalize");
 out:
@@ -271,6 +276,77 @@ out:
     return st;
 }
 
+/* --- notices: messages of a tag of their own on the first communicator --- */
+
+/* Sent and not known to be taken. Its bytes follow. */
+struct posted {
+    struct posted *next;
+    MPI_Request request;
+    max_align_t bytes[];
+};
+static struct posted *posted;
+
+/* Forgets those that have gone; wait: all of them. */
+static enum cairn_status posted_clear(int wait, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    for (struct posted **p = &posted; *p;) {
+        struct posted *q = *p;
+        int done = 1;
+
+        if (wait)
+            MPI(MPI_Wait(&q->request, MPI_STATUS_IGNORE), "wait");
+        else
+            MPI(MPI_Test(&q->request, &done, MPI_STATUS_IGNORE), "test");
+        if (done) {
+            *p = q->next;
+            free(q);
+        } else {
+            p = &q->next;
+        }
+    }
+out:
+    return st;
+}
+
+static enum cairn_status mpi_post(void *comm, int to, const void *p, size_t n, struct cairn_error *err)
+{
+    struct posted *q = malloc(sizeof *q + n);
+    enum cairn_status st = CAIRN_OK;
+
+    if (!q)
+        TRY(CAIRN_NOMEM(err));
+    TRY(posted_clear(0, err));
+    memcpy(q->bytes, p, n);
+    MPI(MPI_Isend(q->bytes, (int)n, MPI_BYTE, to, NOTICE, of(comm), &q->request), "isend");
+    q->next = posted;
+    posted = q;
+    q = NULL;
+out:
+    free(q);
+    return st;
+}
+
+static enum cairn_status mpi_poll(void *comm, void *p, size_t n, int *from, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    MPI_Status status;
+    int there = 0, got = -1;
+
+    *from = -1;
+    MPI(MPI_Iprobe(MPI_ANY_SOURCE, NOTICE, of(comm), &there, &status), "iprobe");
+    if (!there)
+        goto out;
+    MPI(MPI_Get_count(&status, MPI_BYTE, &got), "get_count");
+    if ((size_t)got != n)
+        TRY(cairn_fail(err, CAIRN_EBUG, "rank %d sent a notice of %d bytes, %zu were expected", status.MPI_SOURCE, got, n));
+    MPI(MPI_Recv(p, (int)n, MPI_BYTE, status.MPI_SOURCE, NOTICE, of(comm), MPI_STATUS_IGNORE), "recv");
+    *from = status.MPI_SOURCE;
+out:
+    return st;
+}
+
 struct cairn_wire cairn_wire = {
     .abi = CAIRN_WIRE_ABI,
     .name = "mpi",
@@ -286,4 +362,6 @@ struct cairn_wire cairn_wire = {
     .allgather = mpi_allgather,
     .allgatherv = mpi_allgatherv,
     .exchange = mpi_exchange,
+    .post = mpi_post,
+    .poll = mpi_poll,
 };

@@ -16,6 +16,9 @@ struct cairn_channel {
     int busy; /* something was enqueued since the last settle */
 };
 
+/* The world that a role is a face of; w itself, if it is none. */
+struct cairn_world *cairn_world_whole(struct cairn_world *w);
+
 /* Every collective of a group is between these: next sequence number, board, watchdog. begin settles all channels
  * first, unless `device` says that the operation is one of a channel itself. */
 enum cairn_status cairn_op_begin(struct cairn_group *g, const char *op, const char *what, int device, struct cairn_error *err);

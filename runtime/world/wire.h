@@ -14,7 +14,7 @@
 
 #include "base/status.h"
 
-#define CAIRN_WIRE_ABI 1
+#define CAIRN_WIRE_ABI 2
 #define CAIRN_WIRE_SYMBOL "cairn_wire"
 
 /* One side of an exchange: n bytes at p, to or from rank `peer` of the communicator. n = 0: no message. */
@@ -51,6 +51,10 @@ struct cairn_wire {
      * collective step. Never to oneself. */
     enum cairn_status (*exchange)(void *comm, const struct cairn_part *send, int sends, const struct cairn_part *recv, int recvs,
                                   struct cairn_error *err);
+
+    /* Notices (role.h), beside all others: post copies and does not wait; poll takes what is there, *from -1: nothing. */
+    enum cairn_status (*post)(void *comm, int to, const void *p, size_t n, struct cairn_error *err);
+    enum cairn_status (*poll)(void *comm, void *p, size_t n, int *from, struct cairn_error *err);
 };
 
 #endif

@@ -93,6 +93,7 @@ static void describe_wait(void *arg, const struct cairn_wait *wait, char *text, 
 
     if (!g || n >= size)
         return;
+    w = g->world; /* of a role: whose numbers the members have */
     n += (size_t)snprintf(text + n, size - n, " %s #%llu of %s:", wait->op, (unsigned long long)wait->seq, g->name);
     for (int i = 0; i < g->size && n + 200 < size; i++) {
         char phrase[192];
@@ -115,13 +116,18 @@ static void describe_wait(void *arg, const struct cairn_wait *wait, char *text, 
 
 static void abort_all(void *arg, int code)
 {
-    struct cairn_world *w = arg;
+    struct cairn_world *w = cairn_world_whole(arg);
 
     for (struct cairn_channel *c = w->channels; c; c = c->next)
         if (c->transport->abort)
             c->transport->abort(c->state);
     if (w->wire)
         w->wire->abort(code);
+}
+
+struct cairn_world *cairn_world_whole(struct cairn_world *w)
+{
+    return w->whole ? w->whole : w;
 }
 
 static enum cairn_status watch(struct cairn_world *w, struct cairn_error *err)
@@ -362,6 +368,7 @@ enum cairn_status cairn_world_open(struct cairn_world **out, const struct cairn_
         w->all->members[r] = r;
     w->all->comm = w->size > 1 ? w->comm : NULL;
     TRY(nodes_find(w, &host, err));
+    w->board_slot = w->local_rank;
     TRY(cairn_world_split(w, w->all, 0, w->rank, "commit", &w->commit, err));
     TRY(cairn_world_split(w, w->all, w->node, w->rank, "node", &w->node_group, err));
     TRY(board_open(w, err));

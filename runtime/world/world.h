@@ -11,7 +11,7 @@
  * --mpi=pmix) is refused: each would think that it is alone and do all of the work.
  *
  * Order of communicators (MPI and NCCL want the same one on all ranks): all, commit, node here; then those of a
- * stage's layout, always tp, ep, cp, pp, dp; then channels (channel.h) in the same order. Whoever adds one, adds it to
+ * stage's layout, always tp, ep, cp, pp, dp (several programs in one world: before them those of the roles, role.h); then channels (channel.h) in the same order. Whoever adds one, adds it to
  * this list.
  *
  * One thread at a time calls anything of world.h, group.h and channel.h.
@@ -55,7 +55,9 @@ struct cairn_world {
     int *node_of, *local_of; /* [size] */
     struct cairn_watchdog *dog;
     struct cairn_board *board;
-    struct cairn_channel *channels; /* open ones, newest first */
+    struct cairn_channel *channels; /* open ones, newest first; of a role: its world's */
+    struct cairn_world *whole;      /* of a role (role.h): the world it is a face of; else NULL */
+    int board_slot;                 /* this rank's on the board */
 };
 
 /* Collective. opts NULL: defaults. The environment variable CAIRN_WORLD=alone is opts->alone. On failure the caller

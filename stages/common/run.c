@@ -32,6 +32,11 @@ char *cairn_run_path(const struct cairn_run *r, const char *relative)
     return cairn_path_join(r->dir, relative);
 }
 
+int cairn_run_resident(const struct cairn_run *r)
+{
+    return !strcmp(cairn_recipe_str(r->frozen, "run.mode"), "resident");
+}
+
 void cairn_run_close(struct cairn_run *r)
 {
     if (!r)

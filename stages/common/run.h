@@ -49,6 +49,8 @@ void cairn_run_close(struct cairn_run *r);
  * the difference; ops keys are taken over. */
 enum cairn_status cairn_run_init(struct cairn_run **out, const char *dir, struct cairn_recipe *recipe, struct cairn_error *err);
 
+int cairn_run_resident(const struct cairn_run *r); /* run.mode: resident */
+
 /* The recipe that step s sees, amendments included, and its hash. Borrowed. */
 const struct cairn_recipe *cairn_run_recipe(const struct cairn_run *r, int64_t step);
 struct cairn_digest cairn_run_hash(const struct cairn_run *r, int64_t step);

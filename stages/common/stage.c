@@ -14,6 +14,7 @@
 #include "base/str.h"
 #include "stages/common/graders.h"
 #include "stages/common/ranks.h"
+#include "stages/common/resident.h"
 #include "stages/common/setup.h"
 #include "world/group.h"
 
@@ -22,13 +23,14 @@
 struct args {
     const char *run, *eval;
     int64_t step, threads, task, tasks;
-    int quiet, done;
+    int quiet, done, resident;
 };
 
 static const struct argp_option options[] = {
     {"step", 's', "N", 0, "the step", 0},
     {"eval", 'e', "NAME", 0, "an evaluation set of the recipe instead of the training prompts (rollout, score)", 0},
     {"shard", 'i', "i/n", 0, "array task i (from 0) of n independent ones (rollout, score): its share of the units; the last one commits", 0},
+    {"resident", 'R', NULL, 0, "one link after the other until the run is done, beside the other roles in one MPI world (cairn run and submit start it so)", 0},
     {"threads", 't', "T", 0, "CPU threads (default: the recipe's kernels.threads); never changes a bit", 0},
     {"quiet", 'q', NULL, 0, "no progress", 0},
     {"help", '?', NULL, 0, "this page", -1},
@@ -66,6 +68,9 @@ static error_t option(int key, char *arg, struct argp_state *state)
     case 'q':
         a->quiet = 1;
         return 0;
+    case 'R':
+        a->resident = 1;
+        return 0;
     case '?':
         argp_state_help(state, stdout, ARGP_HELP_USAGE | ARGP_HELP_LONG | ARGP_HELP_DOC);
         a->done = 1;
@@ -89,7 +94,9 @@ static enum cairn_status args_parse(struct args *a, int argc, char **argv, const
         return cairn_fail(err, CAIRN_EUSAGE, "the command line is wrong (try --help)");
     if (a->done)
         return CAIRN_OK;
-    if (!a->run || a->step < 0)
+    if (a->resident && (a->step >= 0 || a->eval || a->tasks))
+        return cairn_fail(err, CAIRN_EUSAGE, "--resident goes through all steps: no --step, --eval or --shard beside it");
+    if (!a->run || (a->step < 0 && !a->resident))
         return cairn_fail(err, CAIRN_EUSAGE, "%s is missing (try --help)", a->run ? "--step N" : "RUN");
     if (a->eval && def->stage != CAIRN_STAGE_ROLLOUT && def->stage != CAIRN_STAGE_SCORE)
         return cairn_fail(err, CAIRN_EUSAGE, "--eval is for rollout and score");
@@ -238,13 +245,13 @@ static void event_tell(struct cairn_stage_ctx *ctx, const char *ev, const char *
 
 /* With a launcher's ranks side by side and no number from the recipe, cores are shared: where each may use more than its part of the
  * machine, they would stand on each other's. 0: as the recipe says. */
-static int threads_of(const struct cairn_stage_ctx *ctx, const struct args *a)
+static int threads_of(const struct cairn_stage_ctx *ctx)
 {
     int ranks = ctx->world->local_size, mine;
     cpu_set_t set;
 
-    if (a->threads || cairn_recipe_i64(ctx->run->recipe, "kernels.threads") || ranks == 1 || sched_getaffinity(0, sizeof set, &set))
-        return (int)a->threads;
+    if (ctx->threads || cairn_recipe_i64(ctx->run->recipe, "kernels.threads") || ranks == 1 || sched_getaffinity(0, sizeof set, &set))
+        return (int)ctx->threads;
     mine = CPU_COUNT(&set);
     if ((int64_t)mine * ranks <= sysconf(_SC_NPROCESSORS_ONLN)) /* bound to cores of its own */
         return 0;
@@ -252,8 +259,7 @@ static int threads_of(const struct cairn_stage_ctx *ctx, const struct args *a)
 }
 
 /* What a rank needs before it can begin. */
-static enum cairn_status prepare(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, const struct args *a,
-                                 struct cairn_compute *compute, struct cairn_error *err)
+static enum cairn_status prepare(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     char layout[64];
@@ -263,11 +269,13 @@ static enum cairn_status prepare(struct cairn_stage_ctx *ctx, const struct cairn
         TRY(events_open(ctx, err));
     if (!def->wants_device)
         goto out;
-    TRY(cairn_setup_compute(compute, ctx->run->recipe, threads_of(ctx, a), err));
-    ctx->compute = compute;
+    if (!ctx->compute) {
+        TRY(cairn_setup_compute(&ctx->device, ctx->run->recipe, threads_of(ctx), err));
+        ctx->compute = &ctx->device;
+    }
     /* Of replicas (dp) and tasks there may be any number: they are not part of it. */
     snprintf(layout, sizeof layout, "tp1 pp1 cp1 ep1 dp1 segments%lld", (long long)cairn_recipe_i64(ctx->run->recipe, "numerics.segments"));
-    TRY(cairn_manifest_set_fingerprint(ctx->manifest, compute->numerics, layout, err));
+    TRY(cairn_manifest_set_fingerprint(ctx->manifest, ctx->compute->numerics, layout, err));
     if (ctx->world->rank == 0)
         TRY(numerics_check(ctx, err));
 out:
@@ -339,12 +347,11 @@ out:
 }
 
 /* From the inputs to the commit. What it returns is agreed. */
-static enum cairn_status stage_try(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, const struct args *a, struct cairn_error *err)
+static enum cairn_status stage_try(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    struct cairn_compute compute = {0};
 
-    TRY(cairn_ranks_agree(ctx, "inputs", prepare(ctx, def, a, &compute, err), err));
+    TRY(cairn_ranks_agree(ctx, "inputs", prepare(ctx, def, err), err));
     ctx->prepared = 1;
     TRY(compare(ctx, err));
     TRY(attempt_open(ctx, err));
@@ -366,10 +373,19 @@ out:
         event_tell(ctx, st == CAIRN_EAGAIN ? "stopped" : "failed", err->text);
     cairn_attempt_end(ctx->attempt);
     ctx->attempt = NULL;
+    if (st != CAIRN_OK || !ctx->resident)
+        cairn_stage_device_close(ctx, def);
+    return st;
+}
+
+void cairn_stage_device_close(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def)
+{
+    if (ctx->kept && def->forget)
+        def->forget(ctx);
+    ctx->kept = NULL;
     if (ctx->compute)
         cairn_compute_close(ctx->compute);
     ctx->compute = NULL;
-    return st;
 }
 
 /* Part `p` lies inside of slice `s`, both of the same tensor. */
@@ -446,9 +462,7 @@ out:
     return st;
 }
 
-/* With the world open. */
-static enum cairn_status together(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, const struct args *a, enum cairn_status st,
-                                  struct cairn_error *err)
+enum cairn_status cairn_stage_link(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, enum cairn_status st, struct cairn_error *err)
 {
     int there = 0;
 
@@ -459,7 +473,7 @@ static enum cairn_status together(struct cairn_stage_ctx *ctx, const struct cair
         there = cairn_artefact_committed(ctx->dir);
     TRY(cairn_ranks_tell(ctx, "committed already", CAIRN_OK, &there, sizeof there, err));
     if (!there)
-        st = stage_try(ctx, def, a, err);
+        st = stage_try(ctx, def, err);
     /* Fenced, or what we stood on was tidied away by whoever committed: one more look tells. */
     if (st != CAIRN_OK && st != CAIRN_EAGAIN && ctx->prepared) {
         enum cairn_status told;
@@ -480,18 +494,34 @@ out:
     return st;
 }
 
+void cairn_stage_link_end(struct cairn_stage_ctx *ctx)
+{
+    cairn_events_close(ctx->events);
+    ctx->events = NULL;
+    cairn_manifest_destroy(ctx->manifest);
+    ctx->manifest = NULL;
+    free(ctx->dir);
+    ctx->dir = NULL;
+    ctx->agreed = ctx->partial = ctx->prepared = ctx->began = 0;
+}
+
 /* What needs no world. */
 static enum cairn_status run_open(struct cairn_stage_ctx *ctx, const struct args *a, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
 
     TRY(cairn_run_open(&ctx->run, a->run, err));
+    ctx->interval_s = cairn_recipe_f64(ctx->run->recipe, "log.interval");
+    if (ctx->resident) {
+        if (!cairn_world_launched())
+            TRY(cairn_fail(err, CAIRN_EUSAGE, "--resident is for a world of all roles: cairn run and cairn submit start it (run.mode: resident)"));
+        goto out;
+    }
     cairn_run_at(ctx->run, ctx->link.step);
     TRY(link_check(ctx->run, &ctx->link, err));
     ctx->dir = cairn_link_path(ctx->run, &ctx->link);
     if (!ctx->dir)
         TRY(CAIRN_NOMEM(err));
-    ctx->interval_s = cairn_recipe_f64(ctx->run->recipe, "log.interval");
 out:
     return st;
 }
@@ -518,6 +548,8 @@ int cairn_stage_main(int argc, char **argv, const struct cairn_stage_def *def)
         ctx.task = (int)a.task;
         ctx.tasks = (int)a.tasks;
     }
+    ctx.threads = a.threads;
+    ctx.resident = a.resident;
     st = run_open(&ctx, &a, &err);
     if (!cairn_world_launched()) { /* nobody waits for us: answer at once, without a world, a device, a child */
         TRY(st);
@@ -538,17 +570,14 @@ int cairn_stage_main(int argc, char **argv, const struct cairn_stage_def *def)
         goto out;
     }
     cairn_log_init(program, ctx.world->rank);
-    st = together(&ctx, def, &a, st, &err);
-    if (st != CAIRN_OK && ctx.world->rank)
-        mute = 1;
+    st = ctx.resident ? cairn_resident(&ctx, def, st, &mute, &err) : cairn_stage_link(&ctx, def, st, &err);
+    mute |= st != CAIRN_OK && ctx.world->rank != 0;
 out:
     if (st != CAIRN_OK && !mute) /* before the world closes: a launcher may end those who come later */
         fprintf(stderr, "%s: %s\n", program, err.text);
-    cairn_events_close(ctx.events);
+    cairn_stage_link_end(&ctx);
     cairn_grader_process_stop(ctx.graders);
     cairn_world_close(ctx.world, NULL);
-    cairn_manifest_destroy(ctx.manifest);
-    free(ctx.dir);
     cairn_run_close(ctx.run);
     return (int)st;
 }

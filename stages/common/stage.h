@@ -1,6 +1,7 @@
 /* stage.h - the stage contract (design section 4), once for all four executables.
  *
  *     cairn-<stage> RUN --step N [--eval NAME] [--shard i/n] [--quiet] [--threads T]        alone, or under mpirun or srun
+ *     cairn-<stage> RUN --resident [--quiet] [--threads T]                                  under them, with the other roles (resident.h)
  *
  * cairn_stage_main does, in this order: signals, arguments, run directory, "already committed?" (0 at once), the grader process where the
  * stage wants one (before threads, MPI, devices), world, inputs (69 naming what is missing), device, fingerprint, attempt; then the
@@ -36,9 +37,13 @@ struct cairn_stage_ctx {
     int task, tasks;                        /* array task `task` of `tasks`; 0 of 1 without --shard */
     int partial;                            /* set by the work of an array task: its share is finished, but not everything */
     int agreed;                             /* ranks.h: the status at hand is that of all ranks */
+    int resident;                           /* 1: the process goes on to further links (resident.h), */
+    void *kept;                             /* and this is what the work keeps for them; NULL: nothing yet */
+    int64_t threads;                        /* --threads; 0: as the recipe says */
     /* private */
     struct cairn_progress *bar;
     double started_s, told_s, interval_s;
+    struct cairn_compute device; /* what compute points to */
     int prepared; /* every rank has its manifest and device */
     int began;    /* the attempt */
 };
@@ -54,9 +59,20 @@ struct cairn_stage_def {
     enum cairn_status (*work)(struct cairn_stage_ctx *ctx, struct cairn_error *err);
     /* After the commit (also when it was there already): may be NULL. */
     enum cairn_status (*after)(const struct cairn_run *run, const struct cairn_link *l, struct cairn_error *err);
+    /* Frees ctx->kept: before the device closes, when the recipe changes from one step to the next, after a failure. NULL: keeps nothing. */
+    void (*forget)(struct cairn_stage_ctx *ctx);
+    const struct cairn_stage_def *also; /* what the same resident processes make besides: train publishes its policies; may be NULL */
 };
 
 int cairn_stage_main(int argc, char **argv, const struct cairn_stage_def *def);
+
+/* One link, with the world and the run open and ctx->link and ctx->dir set: all but arguments, graders and world. What it returns is agreed. In:
+ * st, how this rank fares so far. */
+enum cairn_status cairn_stage_link(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, enum cairn_status st, struct cairn_error *err);
+/* What a link has opened is closed; the device and what is kept stay if the process is resident. */
+void cairn_stage_link_end(struct cairn_stage_ctx *ctx);
+/* The device is closed, and before it what the work has kept. */
+void cairn_stage_device_close(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def);
 
 /* Progress of the work: the bar, and from time to time an event that `cairn status` reads. */
 void cairn_stage_progress(struct cairn_stage_ctx *ctx, const char *unit, int64_t done, int64_t total);

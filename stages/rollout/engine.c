@@ -155,6 +155,32 @@ out:
     return st;
 }
 
+int cairn_engine_again(struct cairn_engine *e, const struct cairn_engine_opts *o)
+{
+    const int64_t most = o->max_length < e->m.config->max_positions ? o->max_length : e->m.config->max_positions;
+    struct cairn_engine_opts was = e->o;
+    int32_t *stop;
+
+    if (!cairn_engine_idle(e) || o->batch < 1 || o->batch > was.batch || most > was.max_length || o->page != was.page || o->pages ||
+        (o->prefill ? o->prefill : PREFILL) != was.prefill || o->no_sharing != was.no_sharing || o->graphs != was.graphs || !(o->temperature > 0))
+        return 0;
+    stop = calloc((size_t)o->stops + 1, sizeof *stop);
+    if (!stop)
+        return 0;
+    if (o->stops)
+        memcpy(stop, o->stop, (size_t)o->stops * sizeof *stop);
+    free(e->stop);
+    e->stop = stop;
+    e->o = *o;
+    e->o.batch = was.batch;
+    e->o.pages = was.pages;
+    e->o.max_length = was.max_length;
+    e->o.prefill = was.prefill;
+    if (!(e->o.top_p > 0))
+        e->o.top_p = 1;
+    return 1;
+}
+
 static void group_drop(struct group *g)
 {
     free(g);

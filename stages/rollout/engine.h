@@ -82,6 +82,9 @@ static inline int64_t cairn_engine_positions(int64_t prompt, int64_t max_new)
 enum cairn_status cairn_engine_create(struct cairn_engine **out, const struct cairn_model *m, const struct cairn_engine_opts *o,
                                       struct cairn_error *err);
 void cairn_engine_destroy(struct cairn_engine *e); /* NULL is fine */
+/* An idle engine takes other options: 1 where its memory serves them (as many samples and positions or fewer, the same pages), else 0 and
+ * nothing has changed. Weights may have other values by now. Equal bits to a new engine's; what the device has recorded stays. */
+int cairn_engine_again(struct cairn_engine *e, const struct cairn_engine_opts *o);
 
 /* Queues a request. CAIRN_EDATA: ids outside the vocabulary, longer than the model's positions. CAIRN_EUSAGE: more than this cache can
  * ever hold. */

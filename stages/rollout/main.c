@@ -12,6 +12,7 @@ int main(int argc, char **argv)
         .splits = 1,
         .wants_graders = 1, /* dynamic sampling asks for verdicts */
         .work = cairn_rollout_work,
+        .forget = cairn_rollout_forget,
     };
 
     return cairn_stage_main(argc, argv, &def);

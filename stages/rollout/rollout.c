@@ -19,20 +19,26 @@
 #include "stages/rollout/cursor.h"
 #include "stages/rollout/units.h"
 
+/* What a process that goes on to further links keeps: only the policy's values, the prompts and the draws are others then. */
+struct kept {
+    struct cairn_policy policy;
+    struct cairn_model model;
+    struct cairn_prompting prompting;
+    struct cairn_engine *engine;
+};
+
 struct rollout {
     struct cairn_stage_ctx *ctx;
     const struct cairn_recipe *recipe;
     struct cairn_rollout_how how;
-    struct cairn_policy policy;
-    struct cairn_model model;
-    struct cairn_prompting prompting;
+    struct kept *kept;
     struct cairn_prompts *files;
     int nfiles;
     struct cairn_cursor *cursor; /* NULL: an evaluation */
     int64_t rows;                /* evaluation: rows taken so far */
     struct cairn_units *units;
-    struct cairn_engine *engine;
-    int64_t longest;             /* positions that the engine was made for */
+    struct cairn_engine *engine; /* the kept one, once it has this link's options */
+    int64_t longest;             /* positions that it was made for */
     int dynamic, rounds;
     struct cairn_str text;       /* of the response being graded */
     int64_t sampled, sampled_all; /* response tokens drawn by this rank; by all ranks of the attempt, as last told */
@@ -47,6 +53,7 @@ struct rollout {
 static enum cairn_status policy_open(struct rollout *x, struct cairn_error *err)
 {
     struct cairn_stage_ctx *ctx = x->ctx;
+    struct cairn_policy *p = &x->kept->policy;
     const struct cairn_link from = {ctx->link.eval ? ctx->link.step : ctx->link.step - 1, CAIRN_STAGE_SYNC, NULL};
     char *relative = cairn_link_relative(&from), *dir = relative ? cairn_run_path(ctx->run, relative) : NULL,
          *base = cairn_run_path(ctx->run, "base");
@@ -57,18 +64,21 @@ static enum cairn_status policy_open(struct rollout *x, struct cairn_error *err)
 
     if (!dir || !base)
         TRY(CAIRN_NOMEM(err));
-    TRY(cairn_policy_open(&x->policy, dir, &o, ctx->compute, err));
+    if (x->kept->policy.table.count)
+        TRY(cairn_policy_next(&x->kept->policy, dir, ctx->compute, err));
+    else
+        TRY(cairn_policy_open(&x->kept->policy, dir, &o, ctx->compute, err));
     for (int i = 0; i < ctx->manifest->ninputs; i++)
-        if (!strcmp(ctx->manifest->inputs[i].path, relative) && !cairn_digest_equal(ctx->manifest->inputs[i].digest, x->policy.digest))
+        if (!strcmp(ctx->manifest->inputs[i].path, relative) && !cairn_digest_equal(ctx->manifest->inputs[i].digest, p->digest))
             TRY(cairn_fail(err, CAIRN_EFENCED, "%s changed while it was loaded", dir));
-    cairn_digest_hex(x->policy.digest, hex);
+    cairn_digest_hex(p->digest, hex);
     if (json_object_set_new(ctx->manifest->content, "policy", json_string(hex)))
         TRY(CAIRN_NOMEM(err));
-    x->model = (struct cairn_model){.k = ctx->compute,
-                                    .config = &x->policy.config,
-                                    .weights = &x->policy.weights,
-                                    .adapter = x->policy.lora ? &x->policy.adapter : NULL,
-                                    .adapter_weights = x->policy.lora ? &x->policy.adapter_weights : NULL,
+    x->kept->model = (struct cairn_model){.k = ctx->compute,
+                                    .config = &p->config,
+                                    .weights = &p->weights,
+                                    .adapter = p->lora ? &p->adapter : NULL,
+                                    .adapter_weights = p->lora ? &p->adapter_weights : NULL,
                                     .segments = (int)cairn_recipe_i64(x->recipe, "numerics.segments")};
 out:
     free(relative);
@@ -83,7 +93,8 @@ static enum cairn_status prompts_open(struct rollout *x, struct cairn_error *err
     char *tokenizer = NULL;
 
     TRY(cairn_run_outside(x->ctx->run, "model.tokenizer", &tokenizer, err));
-    TRY(cairn_prompting_open(&x->prompting, x->recipe, tokenizer, &x->policy.config, err));
+    if (!x->kept->prompting.tokenizer)
+        TRY(cairn_prompting_open(&x->kept->prompting, x->recipe, tokenizer, &x->kept->policy.config, err));
     TRY(cairn_prompts_of(x->ctx->run, &x->ctx->link, &x->files, &x->nfiles, err));
     if (!x->nfiles)
         TRY(CAIRN_BUG(err, "a rollout without prompt files"));
@@ -150,7 +161,7 @@ static enum cairn_status grade(void *arg, int64_t prompt_id, const struct cairn_
         struct cairn_verdict v;
 
         cairn_str_clear(&x->text);
-        TRY(cairn_tokenizer_decode(x->prompting.tokenizer, r[s].tokens, r[s].n, NULL, &x->text, err));
+        TRY(cairn_tokenizer_decode(x->kept->prompting.tokenizer, r[s].tokens, r[s].n, NULL, &x->text, err));
         TRY(cairn_grader_process_grade(x->ctx->graders, grader_of(x, prompt_id), &o, p->answer, p->answer_bytes, cairn_str_z(&x->text),
                                        x->text.len, &v, err));
         verdict[s] = v.match != 0;
@@ -174,7 +185,7 @@ static enum cairn_status candidates_add(struct rollout *x, int64_t n, struct cai
             TRY(cairn_cursor_next(x->cursor, &id, err));
         else
             id = cairn_prompt_id(0, x->rows++);
-        st = cairn_prompting_ids(&x->prompting, &x->files[id >> 32], id & 0xffffffff, x->how.max_new, &x->policy.config, &ids, err);
+        st = cairn_prompting_ids(&x->kept->prompting, &x->files[id >> 32], id & 0xffffffff, x->how.max_new, &x->kept->policy.config, &ids, err);
         if (st != CAIRN_OK) {
             cairn_ids_free(&ids);
             goto out;
@@ -193,8 +204,9 @@ static int open_here(const struct rollout *x, int64_t group)
 /* A sampler for the candidates from `begin` on; the one that is there is kept if they fit. */
 static enum cairn_status engine_ready(struct rollout *x, int64_t begin, struct cairn_error *err)
 {
+    enum cairn_status st = CAIRN_OK;
     int64_t longest = 0, open = 0;
-    struct cairn_engine_opts o = cairn_rollout_engine(&x->how, x->recipe, &x->prompting);
+    struct cairn_engine_opts o = cairn_rollout_engine(&x->how, x->recipe, &x->kept->prompting);
 
     for (int64_t g = begin; g < cairn_units_groups(x->units); g++) {
         int64_t n;
@@ -207,12 +219,19 @@ static enum cairn_status engine_ready(struct rollout *x, int64_t begin, struct c
     }
     if (!longest || (x->engine && longest <= x->longest))
         return CAIRN_OK;
-    cairn_engine_destroy(x->engine);
-    x->engine = NULL;
     x->longest = o.max_length = longest;
-    if (o.batch > open) /* no more room than there is work */
+    if (o.batch > open && !x->ctx->resident) /* no more room than there is work; later links may have more */
         o.batch = (int)open;
-    return cairn_engine_create(&x->engine, &x->model, &o, err);
+    if (x->kept->engine && cairn_engine_again(x->kept->engine, &o)) {
+        x->engine = x->kept->engine;
+        return CAIRN_OK;
+    }
+    cairn_engine_destroy(x->kept->engine);
+    x->engine = x->kept->engine = NULL;
+    TRY(cairn_engine_create(&x->kept->engine, &x->kept->model, &o, err));
+    x->engine = x->kept->engine;
+out:
+    return st;
 }
 
 static enum cairn_status tell(void *arg, const struct cairn_response *r, struct cairn_error *err)
@@ -490,15 +509,27 @@ out:
     return st;
 }
 
+void cairn_rollout_forget(struct cairn_stage_ctx *ctx)
+{
+    struct kept *k = ctx->kept;
+
+    if (!k)
+        return;
+    cairn_engine_destroy(k->engine);
+    cairn_prompting_close(&k->prompting);
+    cairn_policy_close(&k->policy);
+    free(k);
+    ctx->kept = NULL;
+}
+
 static void rollout_close(struct rollout *x)
 {
-    cairn_engine_destroy(x->engine);
     cairn_units_destroy(x->units);
     cairn_cursor_destroy(x->cursor);
     cairn_prompts_list_free(x->files, x->nfiles);
-    cairn_prompting_close(&x->prompting);
-    cairn_policy_close(&x->policy);
     cairn_str_free(&x->text);
+    if (!x->ctx->resident)
+        cairn_rollout_forget(x->ctx);
 }
 
 /* What a rank needs to know before the list of candidates can be made. */
@@ -508,6 +539,9 @@ static enum cairn_status rollout_open(struct rollout *x, char **identity, struct
     struct cairn_units_opts uo;
     enum cairn_status st = CAIRN_OK;
 
+    if (!ctx->kept && !(ctx->kept = calloc(1, sizeof *x->kept)))
+        TRY(CAIRN_NOMEM(err));
+    x->kept = ctx->kept;
     TRY(cairn_rollout_how(&x->how, x->recipe, &ctx->link, err));
     x->dynamic = !ctx->link.eval && cairn_recipe_has(x->recipe, "rollout.dynamic");
     if (x->dynamic && ctx->tasks > 1)

@@ -12,6 +12,8 @@
 #include "stages/rollout/engine.h"
 
 enum cairn_status cairn_rollout_work(struct cairn_stage_ctx *ctx, struct cairn_error *err);
+/* Of a resident process: policy, prompting and sampler, kept from one link to the next. */
+void cairn_rollout_forget(struct cairn_stage_ctx *ctx);
 
 /* How the responses of a link are drawn: rollout.*, or what its evaluation set says instead. */
 struct cairn_rollout_how {

@@ -8,7 +8,9 @@
 #include "base/str.h"
 #include "model/io.h"
 #include "stages/common/inside.h"
+#include "stages/common/publish.h"
 #include "stages/common/ranks.h"
+#include "stages/common/setup.h"
 #include "stages/train/grpo.h"
 #include "stages/train/sft.h"
 
@@ -184,7 +186,8 @@ static void inputs_close(struct inputs *in)
     free(in->base);
 }
 
-static enum cairn_status inputs_open(struct cairn_stage_ctx *ctx, struct inputs *in, struct cairn_error *err)
+/* kept: the trainer's state is in memory. */
+static enum cairn_status inputs_open(struct cairn_stage_ctx *ctx, struct inputs *in, int kept, struct cairn_error *err)
 {
     const int64_t step = ctx->link.step;
     const struct cairn_link policy_link = {step - 1, CAIRN_STAGE_SYNC, NULL}, rollout_link = {step, CAIRN_STAGE_ROLLOUT, NULL},
@@ -208,7 +211,7 @@ static enum cairn_status inputs_open(struct cairn_stage_ctx *ctx, struct inputs 
         TRY(cairn_fail(err, CAIRN_EDATA, "%s has %lld rollouts, %s scores %lld", names[0], (long long)in->r.n, names[1],
                        (long long)in->s.n));
     TRY(origin_check(ctx, rollout_reader, &in->r, &head, &in->o, err));
-    if (step > 1 || cairn_recipe_has(ctx->run->recipe, "warm_start"))
+    if ((step > 1 || cairn_recipe_has(ctx->run->recipe, "warm_start")) && !kept)
         TRY(cairn_stage_input(ctx, names[2], &in->state, err));
 out:
     cairn_reader_close(rollout_reader);
@@ -218,27 +221,90 @@ out:
     return st;
 }
 
+/* ---- trainers that stay ------------------------------------------------------------------------------------------------ */
+
+/* What a resident process keeps: the trainer as it was when `step` was saved. */
+struct kept {
+    struct cairn_trainer t;
+    int64_t step;
+};
+
+void cairn_train_forget(struct cairn_stage_ctx *ctx)
+{
+    struct kept *k = ctx->kept;
+
+    if (!k)
+        return;
+    cairn_trainer_close(&k->t);
+    free(k);
+    ctx->kept = NULL;
+}
+
+static int kept_is(const struct cairn_stage_ctx *ctx, int64_t step)
+{
+    const struct kept *k = ctx->kept;
+
+    return k && k->step == step;
+}
+
+/* Room for a trainer that is to be opened; nothing else is kept from now on. */
+static enum cairn_status kept_begin(struct cairn_stage_ctx *ctx, struct kept **out, struct cairn_error *err)
+{
+    cairn_train_forget(ctx);
+    if (!(*out = ctx->kept = calloc(1, sizeof **out)))
+        return CAIRN_NOMEM(err);
+    (*out)->step = -1;
+    return CAIRN_OK;
+}
+
+/* The trainer that a step begins with: as the step before left it in this process, or as it is on disk. The same on all ranks. */
+static enum cairn_status trainer_ready(struct cairn_stage_ctx *ctx, const struct inputs *in, struct kept **out, struct cairn_error *err)
+{
+    const struct cairn_trainer_start start = {
+        .dir = in->policy, .base = in->base, .state = in->state, .reset = ctx->link.step == 1, .ctx = ctx};
+    enum cairn_status st = CAIRN_OK;
+
+    if (kept_is(ctx, ctx->link.step - 1)) {
+        *out = ctx->kept;
+        (*out)->step = -1;
+        return cairn_trainer_agree(&(*out)->t, "the trainer", cairn_trainer_go_on(&(*out)->t, ctx->run->recipe, start.reset, err), err);
+    }
+    TRY(cairn_ranks_agree(ctx, "room for a trainer", kept_begin(ctx, out, err), err));
+    TRY(cairn_trainer_open(&(*out)->t, ctx->compute, ctx->run->recipe, &start, err));
+out:
+    return st;
+}
+
 static enum cairn_status step_train(struct cairn_stage_ctx *ctx, struct cairn_error *err)
 {
-    struct cairn_trainer t = {0};
+    struct kept *k = NULL;
     struct inputs in = {0};
     struct cairn_grpo_stats stats;
     enum cairn_status st = CAIRN_OK;
     double t0 = cairn_now_s();
 
-    TRY(cairn_ranks_agree(ctx, "what to train on", inputs_open(ctx, &in, err), err));
-    TRY(cairn_trainer_open(&t, ctx->compute, ctx->run->recipe,
-                           &(struct cairn_trainer_start){
-                               .dir = in.policy, .base = in.base, .state = in.state, .reset = ctx->link.step == 1, .ctx = ctx},
-                           err));
-    TRY(cairn_trainer_reserve(&t, longest(&in.r), in.r.offsets[in.r.n], 1, err));
-    TRY(cairn_grpo_run(ctx, &t, &in.r, &in.s, &in.o, &stats, err));
+    TRY(cairn_ranks_agree(ctx, "what to train on", inputs_open(ctx, &in, kept_is(ctx, ctx->link.step - 1), err), err));
+    TRY(trainer_ready(ctx, &in, &k, err));
+    TRY(cairn_trainer_reserve(&k->t, longest(&in.r), in.r.offsets[in.r.n], 1, err));
+    TRY(cairn_grpo_run(ctx, &k->t, &in.r, &in.s, &in.o, &stats, err));
     stats_tell(ctx, &stats, cairn_now_s() - t0);
-    TRY(state_save(ctx, &t, err));
+    TRY(state_save(ctx, &k->t, err));
+    k->step = ctx->link.step;
 out:
-    cairn_trainer_close(&t);
+    if (!ctx->resident)
+        cairn_train_forget(ctx);
     inputs_close(&in);
     return st;
+}
+
+enum cairn_status cairn_train_publish(struct cairn_stage_ctx *ctx, struct cairn_error *err)
+{
+    const struct kept *k = ctx->kept;
+
+    /* Weights in a narrower type than the policy's are no longer what the masters say. */
+    if (kept_is(ctx, ctx->link.step) && (cairn_setup_dtype(ctx->run->recipe) == CAIRN_BF16 || k->t.k->act == CAIRN_F32))
+        return cairn_publish_store(ctx, k->t.published, k->t.k, err);
+    return cairn_publish_work(ctx, err);
 }
 
 enum cairn_status cairn_train_work(struct cairn_stage_ctx *ctx, struct cairn_error *err)

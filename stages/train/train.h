@@ -10,6 +10,10 @@
 #include "stages/common/stage.h"
 
 enum cairn_status cairn_train_work(struct cairn_stage_ctx *ctx, struct cairn_error *err);
+/* The policy of the link's step: from the trainer in memory where it is the one that made the state, else from the state. */
+enum cairn_status cairn_train_publish(struct cairn_stage_ctx *ctx, struct cairn_error *err);
+/* Of a resident process: the trainer, kept from one step to the next. */
+void cairn_train_forget(struct cairn_stage_ctx *ctx);
 /* After the commit: what was committed inside the step goes. */
 enum cairn_status cairn_train_after(const struct cairn_run *run, const struct cairn_link *l, struct cairn_error *err);
 

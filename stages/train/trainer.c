@@ -65,16 +65,24 @@ out:
     return st;
 }
 
+static enum cairn_status moments_reset(struct cairn_trainer *t, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_tensor_zero(&t->k->stream, &t->optimizer.m.flat, err));
+    TRY(cairn_tensor_zero(&t->k->stream, &t->optimizer.v.flat, err));
+    t->optimizer.updates = 0;
+out:
+    return st;
+}
+
 static enum cairn_status state_load(struct cairn_trainer *t, const struct cairn_trainer_start *start, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
 
     TRY(cairn_trainer_load(&t->optimizer, start->state, err));
-    if (start->reset) {
-        TRY(cairn_tensor_zero(&t->k->stream, &t->optimizer.m.flat, err));
-        TRY(cairn_tensor_zero(&t->k->stream, &t->optimizer.v.flat, err));
-        t->optimizer.updates = 0;
-    }
+    if (start->reset)
+        TRY(moments_reset(t, err));
 out:
     return st;
 }
@@ -204,6 +212,12 @@ out:
     return st;
 }
 
+enum cairn_status cairn_trainer_go_on(struct cairn_trainer *t, const struct cairn_recipe *recipe, int reset, struct cairn_error *err)
+{
+    t->recipe = recipe;
+    return reset ? moments_reset(t, err) : CAIRN_OK;
+}
+
 /* Carves the row tensors from one buffer. */
 static enum cairn_status rows_create(struct cairn_trainer *t, int64_t rows, struct cairn_error *err)
 {
@@ -236,6 +250,14 @@ enum cairn_status cairn_trainer_reserve(struct cairn_trainer *t, int64_t longest
                                       .recompute = cairn_recipe_bool(t->recipe, "train.recompute"),
                                       .entropy = entropy};
 
+    if (t->pass && t->micro.capacity >= rows && t->entropy == entropy)
+        goto out;
+    cairn_pass_destroy(t->pass);
+    t->pass = NULL;
+    cairn_micro_free(&t->micro);
+    cairn_buffer_destroy(t->rows_buffer);
+    t->rows_buffer = NULL;
+    t->entropy = entropy;
     TRY(cairn_pass_create(&t->pass, &t->model, &o, err));
     TRY(cairn_micro_create(&t->micro, rows, seqs, err));
     TRY(rows_create(t, rows, err));

@@ -32,6 +32,7 @@ struct cairn_trainer {
     struct cairn_model model;
     struct cairn_pass *pass;
     struct cairn_micro micro;
+    int entropy;  /* the pass gives it */
     int64_t pack; /* rows a micro-batch */
     /* per-row inputs and outputs of the loss, on the device: (capacity) each */
     struct cairn_buffer *rows_buffer;
@@ -50,8 +51,11 @@ struct cairn_trainer_start {
 };
 enum cairn_status cairn_trainer_open(struct cairn_trainer *t, struct cairn_compute *k, const struct cairn_recipe *recipe,
                                      const struct cairn_trainer_start *start, struct cairn_error *err);
+/* A trainer that has saved its state begins another step, under a recipe that differs in nothing that matters; reset: as above. Equal bits to one
+ * that is opened from the saved state. */
+enum cairn_status cairn_trainer_go_on(struct cairn_trainer *t, const struct cairn_recipe *recipe, int reset, struct cairn_error *err);
 /* Activation memory for micro-batches of train.pack rows, but no more than all sequences have (total tokens), and no less than the
- * longest one (tokens). Once, before the first forward. */
+ * longest one (tokens). Before the first forward; again for other sequences: what is large enough stays. */
 enum cairn_status cairn_trainer_reserve(struct cairn_trainer *t, int64_t longest, int64_t total, int entropy,
                                         struct cairn_error *err);
 void cairn_trainer_close(struct cairn_trainer *t);

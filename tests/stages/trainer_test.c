@@ -5,7 +5,7 @@
 
 #include "ckpt/verify.h"
 #include "model/io.h"
-#include "stages/sync/sync.h"
+#include "stages/common/publish.h"
 #include "stages/train/sft.h"
 #include "stages/train/train.h"
 
@@ -13,7 +13,7 @@
 static int stage(struct rig *g, enum cairn_stage which, int step)
 {
     const struct cairn_stage_def train = {.stage = CAIRN_STAGE_TRAIN, .doc = "", .wants_device = 1, .work = cairn_train_work};
-    const struct cairn_stage_def sync = {.stage = CAIRN_STAGE_SYNC, .doc = "", .work = cairn_sync_work, .after = cairn_sync_after};
+    const struct cairn_stage_def sync = {.stage = CAIRN_STAGE_SYNC, .doc = "", .work = cairn_publish_work, .after = cairn_publish_after};
     char number[20], name[] = "stage", flag[] = "--step", quiet[] = "--quiet", *argv[] = {name, g->run->dir, flag, number, quiet, NULL};
 
     snprintf(number, sizeof number, "%d", step);

@@ -165,7 +165,6 @@ static void bad_files(void **state)
         /* what this build cannot do */
         {WHOLE "train: {parallel: {tp: 2}}\n", "r.yaml:3:24: train.parallel.tp: 2: this build trains with tp 1 only"},
         {WHOLE "rollout: {parallel: {ep: 4}}\n", "r.yaml:3:26: rollout.parallel.ep: 4: this build samples with ep 1 only"},
-        {WHOLE "run: {mode: resident}\n", "r.yaml:3:13: run.mode: resident: this build runs chained only"},
         {WHOLE "rollout: {carry: true, dynamic: {}}\ntrain: {correction: {kind: icepop}}\n",
          "r.yaml:3:18: rollout.carry: true: this build draws the prompts of surplus groups again"},
         {WHOLE "rollout: {store: [text]}\n", "r.yaml:3:11: rollout.store: text: this build keeps tokens and log-probabilities only"},

@@ -1,0 +1,155 @@
+/* publish.c - policies from trainer states, and what stays of both (publish.h). */
+#include "stages/common/publish.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/str.h"
+#include "ckpt/retention.h"
+#include "model/io.h"
+#include "model/policy.h"
+#include "stages/common/inside.h"
+#include "stages/common/metrics.h"
+#include "stages/common/setup.h"
+
+/* What a policy says of itself, and where its tensors go. */
+struct policy_form {
+    struct cairn_reader *base;
+    struct cairn_model_config config;
+    struct cairn_param_table table;
+    struct cairn_adapter adapter;
+    int lora;
+    enum cairn_dtype dtype;
+    char identity[33];
+};
+
+static enum cairn_status form_open(struct policy_form *f, struct cairn_stage_ctx *ctx, struct cairn_error *err)
+{
+    char *dir = cairn_run_path(ctx->run, "base");
+    enum cairn_status st = CAIRN_OK;
+
+    *f = (struct policy_form){.dtype = cairn_setup_dtype(ctx->run->recipe)};
+    if (!dir)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_reader_open(&f->base, dir, NULL, err));
+    TRY(cairn_policy_config(&f->config, cairn_reader_manifest(f->base), NULL, dir, err));
+    TRY(cairn_param_table_create(&f->table, &f->config, err));
+    TRY(cairn_setup_adapter(&f->adapter, &f->lora, &f->table, &f->config, ctx->run->recipe, err));
+    cairn_digest_hex(cairn_manifest_identity(ctx->manifest), f->identity);
+out:
+    free(dir);
+    return st;
+}
+
+static void form_close(struct policy_form *f)
+{
+    if (f->lora)
+        cairn_adapter_free(&f->adapter);
+    cairn_param_table_free(&f->table);
+    cairn_config_free(&f->config);
+    cairn_reader_close(f->base);
+}
+
+static enum cairn_status content_set(struct cairn_stage_ctx *ctx, const struct policy_form *f, struct cairn_error *err)
+{
+    json_t *content = cairn_setup_policy_content(&f->config, &f->table, f->lora ? &f->adapter : NULL,
+                                                 cairn_reader_manifest(f->base)->digest, f->dtype);
+    int bad = !content || json_object_update(ctx->manifest->content, content);
+
+    json_decref(content);
+    return bad ? CAIRN_NOMEM(err) : CAIRN_OK;
+}
+
+enum cairn_status cairn_publish_work(struct cairn_stage_ctx *ctx, struct cairn_error *err)
+{
+    const struct cairn_link train = {ctx->link.step, CAIRN_STAGE_TRAIN, NULL};
+    char *relative = cairn_link_relative(&train);
+    struct cairn_reader *trainer = NULL;
+    struct policy_form f = {0};
+    enum cairn_status st = CAIRN_OK;
+
+    if (ctx->world->rank)
+        goto out;
+    if (!relative)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_stage_input(ctx, relative, &trainer, err));
+    TRY(form_open(&f, ctx, err));
+    TRY(cairn_policy_save(f.lora ? &f.adapter.table : &f.table, trainer, f.lora ? NULL : f.base, f.dtype, ctx->attempt,
+                          ctx->manifest, f.identity, err));
+    TRY(content_set(ctx, &f, err));
+out:
+    form_close(&f);
+    cairn_reader_close(trainer);
+    free(relative);
+    return st;
+}
+
+enum cairn_status cairn_publish_store(struct cairn_stage_ctx *ctx, const struct cairn_store *published, struct cairn_compute *k,
+                                      struct cairn_error *err)
+{
+    struct cairn_store_source from = {published, k};
+    const struct cairn_source src = cairn_source_store(&from);
+    struct policy_form f = {0};
+    struct cairn_save_opts o = {.stem = "weights"};
+    enum cairn_status st = CAIRN_OK;
+
+    if (ctx->world->rank)
+        goto out;
+    TRY(form_open(&f, ctx, err));
+    o.dtype = f.dtype;
+    o.identity = f.identity;
+    TRY(cairn_save(&src, ctx->attempt, ctx->manifest, &o, err));
+    TRY(content_set(ctx, &f, err));
+out:
+    form_close(&f);
+    return st;
+}
+
+/* Collects old generations of one kind of link, up to step `last`. */
+static enum cairn_status retain(const struct cairn_run *run, enum cairn_stage stage, int64_t last,
+                                const struct cairn_retention *keep, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_generation *gen = calloc((size_t)last + 1, sizeof *gen);
+    int n = 0;
+
+    if (!gen)
+        return CAIRN_NOMEM(err);
+    for (int64_t s = 0; s <= last; s++) {
+        const struct cairn_link l = {s, stage, NULL};
+        char *dir;
+
+        if (!cairn_link_done(run, &l))
+            continue;
+        dir = cairn_link_path(run, &l);
+        if (!dir)
+            TRY(CAIRN_NOMEM(err));
+        gen[n++] = (struct cairn_generation){s, dir};
+    }
+    TRY(cairn_retention_apply(keep, gen, n, NULL, err));
+out:
+    for (int i = 0; i < n; i++)
+        free((char *)gen[i].dir);
+    free(gen);
+    return st;
+}
+
+enum cairn_status cairn_publish_after(const struct cairn_run *run, const struct cairn_link *l, struct cairn_error *err)
+{
+    struct cairn_retention states = {.keep = cairn_recipe_i64(run->recipe, "checkpoint.keep"),
+                                     .keep_every = cairn_recipe_i64(run->recipe, "checkpoint.keep_every"),
+                                     .reason = "checkpoint.keep"};
+    struct cairn_retention policies = {.keep = -1, .reason = "checkpoint.keep_policies"};
+    const json_t *keep = cairn_recipe_get(run->recipe, "checkpoint.keep_policies");
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_metrics_step(run, l->step, err));
+    TRY(cairn_inside_drop(run, l->step, err)); /* should a kill have come before train did */
+    TRY(retain(run, CAIRN_STAGE_TRAIN, l->step, &states, err));
+    if (json_is_integer(keep)) {
+        policies.keep = json_integer_value(keep);
+        TRY(retain(run, CAIRN_STAGE_SYNC, l->step, &policies, err));
+    }
+out:
+    return st;
+}

@@ -1,0 +1,23 @@
+/* publish.h - a trainer state becomes the next policy generation, as the sampler loads it: the work of cairn-sync, and of a trainer
+ * that stays alive.
+ *
+ * W = cast(master, sync.dtype); what training does not touch comes from the base (full weights) or stays there (LoRA: a policy is
+ * the base's digest and the adapter). From the committed state, tensors stream from one artefact to the other, a few in memory,
+ * digested on the way. From memory they are the trainer's own published weights, which are that same cast: equal bits, equal
+ * digest.
+ */
+#ifndef CAIRN_STAGES_COMMON_PUBLISH_H
+#define CAIRN_STAGES_COMMON_PUBLISH_H
+
+#include "model/params.h"
+#include "stages/common/stage.h"
+
+/* From the committed trainer state of the link's step. */
+enum cairn_status cairn_publish_work(struct cairn_stage_ctx *ctx, struct cairn_error *err);
+/* From published weights in memory, those of the committed state; on rank 0, the others have nothing to write. */
+enum cairn_status cairn_publish_store(struct cairn_stage_ctx *ctx, const struct cairn_store *published, struct cairn_compute *k,
+                                      struct cairn_error *err);
+/* After the commit: the step's line in RUN/log/metrics.jsonl, and retention of trainer states and policies. */
+enum cairn_status cairn_publish_after(const struct cairn_run *run, const struct cairn_link *l, struct cairn_error *err);
+
+#endif
