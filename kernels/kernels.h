@@ -28,7 +28,7 @@
 
 #include "base/buffer.h"
 
-#define CAIRN_BACKEND_ABI 5
+#define CAIRN_BACKEND_ABI 6
 
 /* ---- dense products ------------------------------------------------------------------------------------------- */
 
@@ -436,6 +436,30 @@ struct cairn_sumsq {
     struct cairn_tensor x, out, pieces;
 };
 
+/* ---- handing weights over -------------------------------------------------------------------------------------- */
+
+/* Runs of elements from one memory to another, converted on the way (f32, bf16, f16; round to nearest even). Run r: for b < blocks,
+ * i < n: y[y_at + b*y_step + i] = x[x_at + b*x_step + i], bits where the types are equal. x, y (1-D) may be any two memories that the
+ * device reaches and do not overlap; runs i64 (R, CAIRN_TRANSFER_RUN): x_at, x_step, y_at, y_step, blocks, n, elements of all runs
+ * before; destinations do not overlap. elements: of all runs. What reaches outside of x or y is CAIRN_EBUG. */
+#define CAIRN_TRANSFER_RUN 7
+struct cairn_transfer {
+    struct cairn_tensor x, y, runs;
+    int64_t elements;
+};
+
+/* Sums of digest tiles (runtime/base/digest.h) over bytes x (u8). Run r: rows of row_bytes, row_step bytes apart from byte `at` on, each
+ * cut into tiles of tile_bytes (the last of a row shorter, 1 .. 4096 bytes); tile c of row b is XXH3-128 with the seed
+ * seed + (first + b*tile_step + c) * 0x9E3779B97F4A7C15. out i64 (R, 2): low and high word of the sum mod 2^128.
+ * runs i64 (R, CAIRN_TILES_RUN): at, rows, row_step, row_bytes, tile_bytes, seed, first, tile_step, units of all runs before; a run has
+ * ceil(tiles / CAIRN_TILES_UNIT(tile_bytes)) units. units: of all runs. */
+#define CAIRN_TILES_RUN 9
+struct cairn_tiles {
+    struct cairn_tensor x, runs, out;
+    int64_t units;
+};
+#define CAIRN_TILES_UNIT(tile_bytes) ((tile_bytes) <= 240 ? 32 : 2) /* tiles that one unit of work takes */
+
 /* ---- the table ------------------------------------------------------------------------------------------------- */
 
 /* X(name): op `name` with arguments struct cairn_<name>. New ops are added at the end. */
@@ -447,7 +471,8 @@ struct cairn_sumsq {
     X(layernorm) X(rope) X(index) X(attention) X(attention_bwd) X(router) X(router_bwd) X(dispatch) X(combine) X(combine_bwd)      \
         X(swiglu) X(swiglu_bwd) X(rows) X(embed_bwd) X(axpby) X(cast) X(logprob) X(logprob_bwd) X(sample) X(policy_loss) X(adamw)  \
             X(sumsq) X(short_conv) X(short_conv_bwd) X(kda_gate) X(kda_gate_bwd) X(kda) X(kda_bwd) X(gated_norm) X(gated_norm_bwd) \
-                X(hyper) X(hyper_bwd) X(hyper_out) X(hyper_out_bwd) X(streams_sum) X(streams_spread) X(pool_keys) X(pool_expand)
+                X(hyper) X(hyper_bwd) X(hyper_out) X(hyper_out_bwd) X(streams_sum) X(streams_spread) X(pool_keys) X(pool_expand)   \
+                    X(transfer) X(tiles)
 
 struct cairn_ops {
 #define CAIRN_OP_FIELD(op) enum cairn_status (*op)(struct cairn_stream * s, const struct cairn_##op *a, struct cairn_error *err);

@@ -43,7 +43,7 @@ static enum cairn_status block_alloc(struct cairn_device *dev, size_t bytes, voi
 static void block_release(struct cairn_device *dev, void *impl, size_t bytes)
 {
     (void)bytes;
-    if (mine(dev, NULL) == CAIRN_OK)
+    if (mine(dev, NULL) == CAIRN_OK && !cuda_share_release(dev->state, impl))
         cudaFree(impl);
 }
 
@@ -197,7 +197,7 @@ static enum cairn_status copy_out(struct cairn_device *dev, void *stream, void *
 static enum cairn_status copy_within(struct cairn_device *dev, void *stream, void *d_dst, const void *d_src, size_t bytes,
                                      struct cairn_error *err)
 {
-    return copy(dev, stream, d_dst, d_src, bytes, cudaMemcpyDeviceToDevice, NULL, err);
+    return copy(dev, stream, d_dst, d_src, bytes, cudaMemcpyDefault, NULL, err); /* either may be a peer's, or pinned host memory */
 }
 
 static enum cairn_status fill(struct cairn_device *dev, void *stream, void *d_dst, int byte, size_t bytes, struct cairn_error *err)
@@ -272,4 +272,7 @@ const struct cairn_device_ops cuda_device_ops = {
     .capture_end = capture_end,
     .graph_launch = graph_launch,
     .graph_destroy = graph_destroy,
+    .share = cuda_share_export,
+    .attach = cuda_share_import,
+    .pin = cuda_share_pin,
 };

@@ -80,6 +80,8 @@ enum cuda_op { CAIRN_OPS(CUDA_OP_NUMBER) OP_COUNT };
 /* State that an op family keeps with the device: made on first use, freed with the device. */
 enum cuda_slot { SLOT_MATMUL, SLOT_GROUPED, SLOT_HEAD, SLOT_INDEX, SLOT_ATTENTION, SLOT_COUNT };
 
+struct cuda_foreign; /* share.c */
+
 struct cuda {
     struct cairn_device dev;
     char name[16]; /* "cuda:0" */
@@ -93,6 +95,7 @@ struct cuda {
     struct fault *d_fault; /* the same, as kernels see it */
     void *slot[SLOT_COUNT];
     void (*slot_free[SLOT_COUNT])(void *);
+    struct cuda_foreign *foreign; /* list of memory that is mapped here and not the device's own */
 };
 
 struct cuda_stream {

@@ -85,6 +85,51 @@ void cairn_buffer_destroy(struct cairn_buffer *b)
     free(b);
 }
 
+enum cairn_status cairn_buffer_export(struct cairn_buffer *buf, struct cairn_share *out, struct cairn_error *err)
+{
+    if (!buf->dev->ops->share)
+        return cairn_fail(err, CAIRN_EDEVICE, "%s: its memory cannot be shared with other processes", buf->dev->name);
+    return buf->dev->ops->share(buf->dev, buf->impl, buf->bytes, out, err);
+}
+
+/* A buffer around what the device gave. */
+static enum cairn_status wrap(struct cairn_device *dev, void *impl, size_t bytes, struct cairn_buffer **out, struct cairn_error *err)
+{
+    struct cairn_buffer *b = calloc(1, sizeof *b);
+
+    if (!b) {
+        dev->ops->release(dev, impl, bytes);
+        return CAIRN_NOMEM(err);
+    }
+    *b = (struct cairn_buffer){.dev = dev, .impl = impl, .bytes = bytes};
+    *out = b;
+    return CAIRN_OK;
+}
+
+enum cairn_status cairn_buffer_import(struct cairn_device *dev, const struct cairn_share *s, struct cairn_buffer **out, struct cairn_error *err)
+{
+    enum cairn_status st;
+    void *impl;
+
+    if (!dev->ops->attach)
+        return cairn_fail(err, CAIRN_EDEVICE, "%s: memory of other processes cannot be used", dev->name);
+    if (!s->bytes || s->bytes > SIZE_MAX / 2)
+        return cairn_fail(err, CAIRN_EDATA, "%s: shared memory of %llu bytes", dev->name, (unsigned long long)s->bytes);
+    st = dev->ops->attach(dev, s, &impl, err);
+    return st == CAIRN_OK ? wrap(dev, impl, (size_t)s->bytes, out, err) : st;
+}
+
+enum cairn_status cairn_buffer_pin(struct cairn_device *dev, void *h_p, size_t bytes, struct cairn_buffer **out, struct cairn_error *err)
+{
+    enum cairn_status st;
+    void *impl;
+
+    if (!bytes || !dev->ops->pin)
+        return CAIRN_BUG(err, "memory that a device cannot reach");
+    st = dev->ops->pin(dev, h_p, bytes, &impl, err);
+    return st == CAIRN_OK ? wrap(dev, impl, bytes, out, err) : st;
+}
+
 void *cairn_buffer_open(struct cairn_buffer *b, int access)
 {
     b->opened++;

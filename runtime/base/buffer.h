@@ -33,6 +33,14 @@ enum cairn_access { CAIRN_READ = 1, CAIRN_WRITE = 2 }; /* CAIRN_READ|CAIRN_WRITE
 
 struct cairn_device;
 
+/* What a buffer is called in another process: plain bytes, to be sent there. */
+struct cairn_share {
+    uint64_t bytes;
+    int32_t pid; /* of the owner */
+    int32_t kind; /* the back-end's; equal: memory of one device */
+    unsigned char name[64];
+};
+
 /* What a back-end supplies. `impl` is the back-end's own word for one allocation, stream or event. */
 struct cairn_device_ops {
     enum cairn_status (*alloc)(struct cairn_device *dev, size_t bytes, void **impl, struct cairn_error *err);
@@ -66,6 +74,11 @@ struct cairn_device_ops {
     /* Host memory of somebody else as an allocation, on devices whose memory is host memory; NULL: cannot. `freed` is called in its release. */
     enum cairn_status (*adopt)(struct cairn_device *dev, void *p, size_t bytes, void (*freed)(void *arg), void *arg, void **impl,
                                struct cairn_error *err);
+    /* Memory that processes of a node share. share: a name for an allocation, valid while that lives; attach: what another process
+     * named, release lets go of it. Both or none (NULL). pin: host memory of the caller's as the device reaches it, pinned where it copies. */
+    enum cairn_status (*share)(struct cairn_device *dev, void *impl, size_t bytes, struct cairn_share *out, struct cairn_error *err);
+    enum cairn_status (*attach)(struct cairn_device *dev, const struct cairn_share *s, void **impl, struct cairn_error *err);
+    enum cairn_status (*pin)(struct cairn_device *dev, void *h_p, size_t bytes, void **impl, struct cairn_error *err);
 };
 
 struct cairn_device {
@@ -114,6 +127,13 @@ enum cairn_status cairn_buffer_adopt(struct cairn_device *dev, void *p, size_t b
                                      struct cairn_buffer **out, struct cairn_error *err);
 int cairn_buffer_adopts(const struct cairn_device *dev); /* 0: cairn_buffer_adopt is a bug */
 void cairn_buffer_destroy(struct cairn_buffer *buf);
+/* Shared memory. The owner exports and keeps its buffer until nobody uses it any more; others import it by that name (any device of the
+ * same back-end that reaches it). CAIRN_EDEVICE where device or system cannot. */
+enum cairn_status cairn_buffer_export(struct cairn_buffer *buf, struct cairn_share *out, struct cairn_error *err);
+enum cairn_status cairn_buffer_import(struct cairn_device *dev, const struct cairn_share *s, struct cairn_buffer **out, struct cairn_error *err);
+/* Host memory that the caller keeps and shares with others (a mapping, page-aligned) as a buffer of any device: pinned and mapped where
+ * the device has memory of its own, never guarded. */
+enum cairn_status cairn_buffer_pin(struct cairn_device *dev, void *h_p, size_t bytes, struct cairn_buffer **out, struct cairn_error *err);
 void *cairn_buffer_open(struct cairn_buffer *buf, int access); /* for ops, transports and shard I/O only */
 void cairn_buffer_close(struct cairn_buffer *buf);
 
