@@ -2,8 +2,8 @@
  *
  *     header   magic, layout digest (the plan's), slots, chunks, bytes of a slot, the word `current`
  *     readers  who holds which slot: one entry a process, with its start time, so that a killed one is told from a living one
- *     slots    per slot: sequence (odd while it is written), generation, digest, tag, a record for each chunk; a room of 64 bytes
- *              for the name of device memory (base/buffer.h: cairn_buffer_export), when the payload lies on a GPU
+ *     slots    per slot: who fills it, tag (step, digests), a record for each chunk; a room for the name of device memory
+ *              (base/buffer.h: cairn_buffer_export), when the payload lies on a GPU
  *     data     slots x slot_bytes; 0 bytes: the payload is elsewhere, the ring says which generation of it counts
  *
  * One 64-bit word is the switch: `current` = generation << 8 | slot, stored with release order when everything else is there. A reader
@@ -81,7 +81,8 @@ int cairn_ring_landed(const struct cairn_ring *r, int slot, uint64_t generation,
 enum cairn_status cairn_ring_commit(struct cairn_ring *r, int slot, uint64_t generation, struct cairn_ring_tag *tag, struct cairn_error *err);
 void cairn_ring_abandon(struct cairn_ring *r, int slot);
 
-/* Reader. pin: the current generation, held until unpin (of this handle; one at a time). CAIRN_ENOINPUT: none is committed yet. */
+/* Reader. pin: the current generation, whose slot is held until it is unpinned; a handle may hold several (the one that serves, and the
+ * one that it is looking at). CAIRN_ENOINPUT: none is committed yet. */
 struct cairn_ring_view {
     int slot;
     uint64_t generation;
@@ -89,7 +90,7 @@ struct cairn_ring_view {
     void *data;
 };
 enum cairn_status cairn_ring_pin(struct cairn_ring *r, struct cairn_ring_view *v, struct cairn_error *err);
-void cairn_ring_unpin(struct cairn_ring *r);
+void cairn_ring_unpin(struct cairn_ring *r, int slot);
 /* A slot that is open (being filled): its number and generation, or 0. So that a receiver can follow chunks as they land. */
 int cairn_ring_open_slot(const struct cairn_ring *r, uint64_t *generation, int *slot);
 

@@ -29,8 +29,8 @@ static int64_t pid_namespace(void)
     return sscanf(link, "pid:[%lld]", &inode) == 1 ? inode : -1;
 }
 
-/* Field 22 of /proc/PID/stat; -1: no such process, or it cannot be told. */
-static int64_t start_time(pid_t pid)
+/* Field 22 of /proc/PID/stat. */
+int64_t cairn_shm_start_time(pid_t pid)
 {
     char path[64], text[1024], *p;
     ssize_t n = -1;
@@ -55,7 +55,7 @@ static int64_t start_time(pid_t pid)
 
 int cairn_shm_name(char *out, size_t n, pid_t pid, const char *tail)
 {
-    int64_t ns = pid_namespace(), started = start_time(pid);
+    int64_t ns = pid_namespace(), started = cairn_shm_start_time(pid);
     int len;
 
     if (ns < 0 || started < 0 || !cairn_name_ok(tail))
@@ -93,7 +93,7 @@ int cairn_shm_owner_alive(const char *name)
         return -1;
     if (kill((pid_t)pid, 0) && errno == ESRCH)
         return 0;
-    now = start_time((pid_t)pid);
+    now = cairn_shm_start_time((pid_t)pid);
     return now < 0 ? -1 : now == started;
 }
 

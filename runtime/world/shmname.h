@@ -20,6 +20,8 @@
 
 /* "cairn-4026531836-1234-5678-TAIL" of process pid into out (n bytes); 0 if /proc does not tell, or it does not fit. */
 int cairn_shm_name(char *out, size_t n, pid_t pid, const char *tail);
+/* When a process started, in clock ticks since boot: with its pid, who it is. -1: no such process, or it cannot be told. */
+int64_t cairn_shm_start_time(pid_t pid);
 /* Of a name in that form: 1 the owner lives, 0 it is certainly gone, -1 cannot tell (no such form, another namespace). */
 int cairn_shm_owner_alive(const char *name);
 
