@@ -16,9 +16,12 @@
  * auto takes the first of cuda-ipc, shm, nccl that joins all ranks, else file, and says why in one line.
  *
  * Each chunk carries the sum of its tiles' digests (base/digest.h), made from what is sent, checked by every receiver over what has
- * arrived: a difference is CAIRN_EDATA naming the first tensor of the chunk, the store is left as it was, and give returns it, too.
+ * arrived while the rest is on its way: a difference is CAIRN_EDATA naming the first tensor of the chunk, and the store stays as it was.
  * A failed or interrupted handover leaves the old generation serving; the next one starts afresh. `weights` of the tag is the sum over
- * all chunks: the artefact's tensors without their header terms.
+ * all chunks: of the artefact's tensors, without their header terms.
+ *
+ * In place (in_place, where the sampler's type is the one that travels): nothing is copied at the sampler; its store's tensors become
+ * views of the generation's slot, and alternate between two addresses. Else the store is filled where it is when all is verified.
  *
  * Memory: a handle owns its maps, buffers and communicators. The stores are the caller's and stay where they are.
  */
@@ -30,6 +33,7 @@
 #include "world/group.h"
 #include "world/plan.h"
 #include "world/ring.h"
+#include "world/transport.h"
 
 enum cairn_handover_path { CAIRN_HANDOVER_AUTO, CAIRN_HANDOVER_FILE, CAIRN_HANDOVER_SHM, CAIRN_HANDOVER_IPC, CAIRN_HANDOVER_NCCL };
 const char *cairn_handover_path_name(enum cairn_handover_path p); /* "auto", "file", "shm", "cuda-ipc", "nccl": as in the recipe */
@@ -40,24 +44,31 @@ struct cairn_handover;
 struct cairn_handover_opts {
     enum cairn_handover_path path;
     const struct cairn_param_table *table; /* of what travels: the adapter's for LoRA, the model's for full weights */
-    enum cairn_dtype dtype;                /* sync.dtype; parameters marked keep_f32 travel as f32 */
+    enum cairn_dtype dtype;                /* sync.dtype */
     struct cairn_store *give;              /* trainer: masters, a share of them (shares.h) or published weights; else NULL */
     struct cairn_store *take;              /* sampler: the store that the forward reads; else NULL */
+    int in_place;                          /* sampler: see above; ignored where it cannot be */
     struct cairn_compute *compute;
-    size_t chunk_bytes;                    /* 0: CAIRN_PLAN_CHUNK */
+    size_t chunk_bytes;                    /* 0: CAIRN_PLAN_CHUNK; the same on all ranks */
     double deadline_s;                     /* of waits for the other side; 0: the group's */
+    const struct cairn_transport *transport; /* of the path nccl; NULL: NCCL's. For tests. */
 };
 
-/* Collective over g, trainer's and sampler's ranks, each with its own role(s). The chosen path is the same everywhere. */
+/* Collective over g, trainer's and sampler's ranks, each with its own role or both. The chosen path is the same everywhere. Which
+ * parameters travel: the trainable ones; the others are the base's. */
 enum cairn_status cairn_handover_open(struct cairn_handover **out, struct cairn_group *g, const struct cairn_handover_opts *o,
                                       struct cairn_error *err);
-void cairn_handover_close(struct cairn_handover *h); /* NULL is fine */
+/* A store that was switched in place gets its own memory back, with what that held before. NULL is fine. */
+void cairn_handover_close(struct cairn_handover *h);
 enum cairn_handover_path cairn_handover_path(const struct cairn_handover *h);
 const struct cairn_plan *cairn_handover_plan(const struct cairn_handover *h); /* NULL on the file path */
+uint64_t cairn_handover_generation(const struct cairn_handover *h); /* sampler: newest that is committed, trainer: last given; 0: none */
 
-/* Trainer's ranks, all of them: generation from 1 on, above the last one. Returns when every sampler has it (CAIRN_OK) or one refused. */
+/* Trainer's ranks, all of them: generation from 1 on, above the last one; tag: step and policy digest. Returns when it is committed: on
+ * shm and cuda-ipc nobody waits for samplers, but for a slot that they have left (deadline_s: CAIRN_EAGAIN). nccl: give and take meet. */
 enum cairn_status cairn_handover_give(struct cairn_handover *h, uint64_t generation, const struct cairn_ring_tag *tag, struct cairn_error *err);
-/* Sampler's ranks, all of them: waits for `generation`, fills the store. */
-enum cairn_status cairn_handover_take(struct cairn_handover *h, uint64_t generation, struct cairn_ring_tag *tag, struct cairn_error *err);
+/* Sampler's ranks, all of them: waits for `generation` or a later one, *tag and *got (may be NULL) say what came. */
+enum cairn_status cairn_handover_take(struct cairn_handover *h, uint64_t generation, uint64_t *got, struct cairn_ring_tag *tag,
+                                      struct cairn_error *err);
 
 #endif

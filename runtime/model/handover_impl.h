@@ -1,0 +1,130 @@
+/* handover_impl.h - what the files of a handover share: handover.c (who is there, the plan, the calls), handover_ring.c (paths shm and
+ * cuda-ipc), handover_wire.c (path nccl). Nobody else includes it.
+ */
+#ifndef CAIRN_MODEL_HANDOVER_IMPL_H
+#define CAIRN_MODEL_HANDOVER_IMPL_H
+
+#include "model/handover.h"
+#include "model/handover_runs.h"
+#include "world/channel.h"
+#include "world/world.h"
+
+#define CAIRN_HANDOVER_STAGES 2
+
+/* One rank as the others see it. */
+struct cairn_hand_side {
+    int32_t trainer, sampler; /* roles */
+    int32_t node, host;       /* host: its device computes in host memory */
+    int32_t holder, place;    /* its numbers in the plan; -1 */
+    int32_t held, wanted;     /* parts that it tells */
+    int32_t give_dtype, pad;
+    struct cairn_digest tables; /* of the tensors that travel: the same everywhere */
+};
+
+/* What a lane's chunk needs done: store -> memory, tiles there, memory -> places where it does not land by itself. */
+struct cairn_hand_chunk {
+    int chunk; /* of the plan */
+    struct cairn_runs_call pack, tiles, *drop; /* drop: one a place of the lane, into whose slot it is put */
+};
+
+/* One place that this rank writes or reads: a ring, and the two memories behind it. */
+struct cairn_hand_end {
+    int place;
+    struct cairn_ring *ring;
+    struct cairn_buffer *slot[2];
+    int lead;      /* this rank begins and commits */
+    int local;     /* its memory is this device's own: written without staging */
+    int *index;    /* [plan.chunks] number of the chunk in the ring, or -1 */
+    int chunks;
+    int open;      /* slot that is being written */
+};
+
+/* A stream with a chunk in flight. */
+struct cairn_hand_stage {
+    struct cairn_stream stream;
+    struct cairn_buffer *room, *sums; /* room: the chunk as on the wire, NULL if nothing is staged */
+    int busy;                         /* index into mine + 1 */
+};
+
+struct cairn_handover {
+    struct cairn_handover_opts o;
+    struct cairn_group *group;
+    enum cairn_handover_path path;
+    const char *why; /* of the path */
+    int ranks;
+    struct cairn_hand_side *side; /* [ranks] */
+    int tensors, *param;          /* tensors that travel, in order of the store's offsets; their parameters */
+    struct cairn_plan_tensor *tensor;
+    struct cairn_plan plan;
+    int places, *place_rank;      /* lowest rank that reads it; it owns the memory */
+    size_t *place_bytes;
+    struct cairn_plan_part *place_part; /* [places][tensors]; local[0] = -1: not wanted there */
+    double deadline_s;
+    uint64_t generation; /* last given or taken */
+
+    /* trainer */
+    struct cairn_runs pack, tiles, drop;
+    struct cairn_hand_chunk *mine;
+    int n_mine;
+    struct cairn_hand_end *end; /* places that this rank writes */
+    int ends;
+    struct cairn_hand_stage stage[CAIRN_HANDOVER_STAGES];
+    int64_t *h_sums;
+
+    /* sampler */
+    struct cairn_hand_end read; /* its own place */
+    struct cairn_runs slot_tiles, unpack;
+    struct cairn_runs_call *check; /* [read.chunks] */
+    struct cairn_runs_call unpack_call;
+    struct cairn_digest *verified; /* [read.chunks] */
+    uint64_t *verified_of;         /* generation << 8 | slot that it was made of */
+    struct cairn_buffer *landed[2]; /* shm and a device with memory of its own: where chunks are brought to */
+    int landed_in;                  /* the one that serves */
+    struct cairn_runs bring;        /* slot -> landed, as it lies */
+    struct cairn_runs_call *bring_call;
+    struct cairn_hand_stage reading;
+    int64_t *h_read_sums;
+    int in_place;
+    struct cairn_tensor *own; /* [table->count] the store's tensors before it was switched; NULL: it was not */
+    int pinned;               /* slot that serves in place; -1 */
+
+    /* nccl */
+    struct cairn_channel *channel;
+};
+
+/* handover.c: the box of a place's part, or NULL. */
+const struct cairn_plan_part *cairn_hand_part(const struct cairn_handover *h, int place, int tensor);
+/* What a store has of each tensor that travels. */
+enum cairn_status cairn_hand_store_parts(const struct cairn_handover *h, const struct cairn_store *s, struct cairn_plan_part *part, int *n,
+                                         struct cairn_error *err);
+
+/* handover_work.c. Numbers the chunks of a place: e->index, e->chunks. */
+enum cairn_status cairn_hand_index(const struct cairn_handover *h, struct cairn_hand_end *e, struct cairn_error *err);
+int cairn_hand_place_of(const struct cairn_plan_lane *l, int place); /* its number in the lane, or -1 */
+/* Tables and stages of the trainer; ends are there. */
+enum cairn_status cairn_hand_writer_open(struct cairn_handover *h, struct cairn_error *err);
+/* All chunks of this rank into the open slots of their places; `done` is told of each with its sum. */
+enum cairn_status cairn_hand_write(struct cairn_handover *h, enum cairn_status (*done)(struct cairn_handover *h, int chunk, struct cairn_digest sum,
+                                   struct cairn_error *err), struct cairn_error *err);
+/* Tables of the sampler: tiles of each chunk of its place in the slot, and from there into the store. host_slots: the slots are host memory. */
+enum cairn_status cairn_hand_reader_open(struct cairn_handover *h, int host_slots, struct cairn_error *err);
+/* Chunk (numbered in the place) is in slot `slot` of generation: brought here where need be, its sum compared. Done before: nothing. */
+enum cairn_status cairn_hand_verify(struct cairn_handover *h, int chunk, int slot, uint64_t generation, struct cairn_digest want,
+                                    struct cairn_error *err);
+/* The verified slot becomes the sampler's weights. */
+enum cairn_status cairn_hand_adopt(struct cairn_handover *h, int slot, struct cairn_error *err);
+void cairn_hand_work_close(struct cairn_handover *h);
+
+enum cairn_status cairn_hand_ring_open(struct cairn_handover *h, struct cairn_error *err); /* collective */
+void cairn_hand_ring_close(struct cairn_handover *h);
+enum cairn_status cairn_hand_ring_give(struct cairn_handover *h, uint64_t generation, const struct cairn_ring_tag *tag, struct cairn_error *err);
+enum cairn_status cairn_hand_ring_take(struct cairn_handover *h, uint64_t generation, uint64_t *got, struct cairn_ring_tag *tag,
+                                       struct cairn_error *err);
+
+enum cairn_status cairn_hand_wire_open(struct cairn_handover *h, struct cairn_error *err); /* collective */
+void cairn_hand_wire_close(struct cairn_handover *h);
+enum cairn_status cairn_hand_wire_give(struct cairn_handover *h, uint64_t generation, const struct cairn_ring_tag *tag, struct cairn_error *err);
+enum cairn_status cairn_hand_wire_take(struct cairn_handover *h, uint64_t generation, uint64_t *got, struct cairn_ring_tag *tag,
+                                       struct cairn_error *err);
+
+#endif

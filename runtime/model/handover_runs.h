@@ -1,0 +1,49 @@
+/* handover_runs.h - the tables of ops transfer and tiles for a handover: made once on the host, kept on the device.
+ *
+ * A table is many calls' rows, one after the other; a call takes the rows between two marks. Private to handover*.c.
+ */
+#ifndef CAIRN_MODEL_HANDOVER_RUNS_H
+#define CAIRN_MODEL_HANDOVER_RUNS_H
+
+#include "kernels/backend.h"
+#include "world/plan.h"
+
+/* One call's rows, and what the op wants to know of them. */
+struct cairn_runs_call {
+    int64_t first, rows;
+    int64_t count; /* elements or units */
+};
+
+struct cairn_runs {
+    int width; /* CAIRN_TRANSFER_RUN or CAIRN_TILES_RUN */
+    int64_t *h, rows, room;
+    struct cairn_buffer *buf; /* after cairn_runs_upload */
+    int64_t most; /* rows of the longest call */
+};
+
+void cairn_runs_free(struct cairn_runs *r);
+/* Calls are made in order: begin, add ..., end. */
+struct cairn_runs_call cairn_runs_begin(const struct cairn_runs *r);
+void cairn_runs_end(struct cairn_runs *r, struct cairn_runs_call *c);
+enum cairn_status cairn_runs_upload(struct cairn_runs *r, struct cairn_compute *k, struct cairn_error *err);
+
+/* Bytes from one index to the next in a dense part, for each dimension. */
+void cairn_runs_steps(const struct cairn_plan_tensor *t, const int64_t *local, int64_t step[CAIRN_MAX_DIMS]);
+/* The elements of a piece, from element x on (a step between blocks) to element y on; joined with the row before where both go on. */
+enum cairn_status cairn_runs_add_transfer(struct cairn_runs *r, struct cairn_runs_call *c, const struct cairn_plan_piece *q, int64_t x,
+                                          int64_t x_step, int64_t y, int64_t y_step, struct cairn_error *err);
+/* The tiles of a piece that begins at byte `at` of a memory with these steps. A stack's elements go by their own names. */
+enum cairn_status cairn_runs_add_tiles(struct cairn_runs *r, struct cairn_runs_call *c, const struct cairn_plan_tensor *t,
+                                       const struct cairn_plan_piece *q, size_t at, const int64_t step[CAIRN_MAX_DIMS], struct cairn_error *err);
+
+/* Enqueue one call. x and y: whole buffers. out: i64 (rows, 2) from the start of a buffer. */
+enum cairn_status cairn_runs_transfer(const struct cairn_runs *r, const struct cairn_runs_call *c, struct cairn_compute *k, struct cairn_stream *s,
+                                      struct cairn_buffer *x, enum cairn_dtype from, struct cairn_buffer *y, enum cairn_dtype to,
+                                      struct cairn_error *err);
+enum cairn_status cairn_runs_tiles(const struct cairn_runs *r, const struct cairn_runs_call *c, struct cairn_compute *k, struct cairn_stream *s,
+                                   struct cairn_buffer *x, struct cairn_buffer *out, struct cairn_error *err);
+/* Fetches the sums of a call (waits for the stream) and adds them up; h_room: 2 * most words. */
+enum cairn_status cairn_runs_sum(const struct cairn_runs_call *c, struct cairn_stream *s, struct cairn_buffer *out, int64_t *h_room,
+                                 struct cairn_digest *sum, struct cairn_error *err);
+
+#endif
