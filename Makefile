@@ -247,9 +247,9 @@ $(B)/lib/cairn-emu.so: $(EMU_OBJ) $(B)/lib/libcairn_base.a
 	@mkdir -p $(@D)
 	$(CXX) -shared $^ -Wl,--exclude-libs,ALL -o $@ $(SYS_base)
 
-# What is measured on a GPU by itself: tests/gpu/bench_NAME.c. bench_model runs a whole model.
-GPU_BENCHES := $(patsubst tests/gpu/%.c,$(B)/tests/%,$(filter-out tests/gpu/bench_model.c tests/gpu/bench_products.c,$(wildcard tests/gpu/bench_*.c))) $(B)/tests/bf16_errors
-$(B)/tests/bench_model: $(B)/obj/tests/gpu/bench_model.o $(call lib,$(LINK_all))
+# What is measured on a GPU by itself: tests/gpu/bench_NAME.c. bench_model runs a whole model, bench_handover two processes.
+GPU_BENCHES := $(patsubst tests/gpu/%.c,$(B)/tests/%,$(filter-out tests/gpu/bench_model.c tests/gpu/bench_products.c tests/gpu/bench_handover.c,$(wildcard tests/gpu/bench_*.c))) $(B)/tests/bf16_errors
+$(B)/tests/bench_model $(B)/tests/bench_handover: $(B)/tests/%: $(B)/obj/tests/gpu/%.o $(call lib,$(LINK_all))
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $< $(call lib,$(LINK_all)) -o $@ $(call sys,$(LINK_all))
 $(GPU_BENCHES): $(B)/tests/%: $(B)/obj/tests/gpu/%.o $(call lib,$(LINK_kernels))
