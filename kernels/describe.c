@@ -138,6 +138,12 @@ ENTRY(pool_keys, 0, I(k), I(gate), W(ape), A(tail), A(keys.rows), I(keys.pos), I
 #define OP struct cairn_pool_expand
 ENTRY(pool_expand, 0, I(choice), I(pos), O(idx))
 #undef OP
+#define OP struct cairn_transfer
+ENTRY(transfer, 0, I(x), A(y), I(runs))
+#undef OP
+#define OP struct cairn_tiles
+ENTRY(tiles, 0, I(x), I(runs), O(out))
+#undef OP
 /* clang-format on */
 
 const struct cairn_op_info *cairn_op_info(enum cairn_op_number op)

@@ -52,6 +52,7 @@ struct header {
     uint32_t abi, slots, chunks, pad;
     uint64_t slot_bytes, bytes;
     struct cairn_digest layout;
+    struct cairn_digest self; /* of the bytes before it */
     _Alignas(64) _Atomic uint64_t current; /* generation << 8 | slot */
     _Alignas(64) _Atomic uint64_t open;    /* the same of a slot that is being filled; 0: none */
     _Alignas(64) struct reader reader[CAIRN_RING_READERS];
@@ -66,6 +67,7 @@ struct cairn_ring {
     int fd;
     int entry;     /* in h->reader; -1: none yet */
     uint64_t held; /* slots, as in the claim */
+    int64_t pid, start; /* of this process */
 };
 
 /* ---- memory ------------------------------------------------------------------------------------------------------------- */
@@ -99,7 +101,7 @@ static enum cairn_status map(struct cairn_ring **out, int fd, size_t bytes, stru
         close(fd);
         return st;
     }
-    *r = (struct cairn_ring){.h = p, .bytes = bytes, .fd = fd, .entry = -1};
+    *r = (struct cairn_ring){.h = p, .bytes = bytes, .fd = fd, .entry = -1, .pid = getpid(), .start = cairn_shm_start_time(getpid())};
     *out = r;
     return CAIRN_OK;
 }
@@ -159,6 +161,7 @@ enum cairn_status cairn_ring_create(struct cairn_ring **out, const struct cairn_
                             .slot_bytes = o->slot_bytes,
                             .bytes = bytes,
                             .layout = o->layout};
+    r->h->self = cairn_digest_bytes(r->h, offsetof(struct header, self));
     find_parts(r);
     *out = r;
 out:
@@ -178,6 +181,8 @@ static enum cairn_status check(const struct cairn_ring *r, struct cairn_digest l
 
     if (memcmp(h->magic, MAGIC, sizeof h->magic) || h->abi != ABI)
         return cairn_fail(err, CAIRN_EDATA, "%s is no ring of this build", path);
+    if (!cairn_digest_equal(h->self, cairn_digest_bytes(h, offsetof(struct header, self))))
+        return cairn_fail(err, CAIRN_EDATA, "%s: the head of the ring is damaged", path);
     if (h->slots < 2 || h->slots > CAIRN_RING_SLOTS || h->chunks > INT32_MAX || h->bytes != r->bytes ||
         layout_of(h->slots, h->chunks, h->slot_bytes, &data) != r->bytes)
         return cairn_fail(err, CAIRN_EDATA, "%s: %u slots of %llu bytes and %u chunks do not make its %zu bytes", path, h->slots,
@@ -307,8 +312,6 @@ static int64_t claimed_by(struct cairn_ring *r, int slot)
 /* An entry for this handle. */
 static enum cairn_status enter(struct cairn_ring *r, struct cairn_error *err)
 {
-    int64_t self = getpid();
-
     if (r->entry >= 0)
         return CAIRN_OK;
     for (int round = 0; round < 2; round++) /* free ones first, then those of the dead */
@@ -318,9 +321,9 @@ static enum cairn_status enter(struct cairn_ring *r, struct cairn_error *err)
 
             if (pid && (!round || lives(pid, atomic_load(&e->start))))
                 continue;
-            if (!atomic_compare_exchange_strong(&e->pid, &pid, self))
+            if (!atomic_compare_exchange_strong(&e->pid, &pid, r->pid))
                 continue;
-            atomic_store(&e->start, cairn_shm_start_time((pid_t)self));
+            atomic_store(&e->start, r->start);
             atomic_store(&e->claim, 0);
             r->entry = i;
             return CAIRN_OK;
@@ -354,12 +357,12 @@ static int slot_take(struct cairn_ring *r, int64_t *who)
 
         if (current && i == (int)(current & 255))
             continue;
-        if (writer && writer != getpid() && lives(writer, atomic_load(&s->writer_start))) {
+        if (writer && writer != r->pid && lives(writer, atomic_load(&s->writer_start))) {
             *who = writer;
             continue;
         }
-        atomic_store(&s->writer_start, cairn_shm_start_time(getpid()));
-        atomic_store(&s->writer, getpid());
+        atomic_store(&s->writer_start, r->start);
+        atomic_store(&s->writer, r->pid);
         if (!(*who = claimed_by(r, i)))
             return i;
         shut(r, i);

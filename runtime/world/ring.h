@@ -19,7 +19,7 @@
  * allocated when made (no SIGBUS later); without room for it cairn_ring_create says CAIRN_ENOSPACE and the caller takes files.
  * Attaching refuses memory of another user, size, layout or version. Trust ends at the user: whoever may write the memory may lie.
  *
- * One thread at a time uses one handle; processes and handles are independent of one another.
+ * One thread at a time uses one handle, in the process that made it; processes and handles are independent of one another.
  */
 #ifndef CAIRN_WORLD_RING_H
 #define CAIRN_WORLD_RING_H
