@@ -225,6 +225,36 @@ static double largest(const struct rows *r)
     return size;
 }
 
+/* The largest value of a member as the reference has it; 0 for what holds no floats. */
+static double member_largest(struct right *r, const struct cairn_op_member *m)
+{
+    const struct cairn_tensor *t = cairn_op_tensor(r->args.bytes, m);
+    size_t n = t->buf ? extent(t) : 0;
+    struct rows rows = {.t = t};
+    char *h = n && is_float(t->dtype) ? malloc(n) : NULL;
+    double size = 0;
+
+    if (h && bytes_get(&r->ref, t->buf, t->offset, n, h, NULL) == CAIRN_OK) {
+        rows.theirs = h;
+        size = largest(&rows);
+    }
+    free(h);
+    return size;
+}
+
+/* How large the terms of a gradient's sums may be: the largest upstream gradient times the largest other input. */
+static double terms_of(struct right *r, const struct cairn_trace_call *c)
+{
+    double upstream = 0, other = 1;
+
+    for (const struct cairn_op_member *m = c->info->member; m->name; m++)
+        if (m->role == CAIRN_OP_IN && m->name[0] == 'd')
+            upstream = fmax(upstream, member_largest(r, m));
+        else if (m->role != CAIRN_OP_OUT && m->role != CAIRN_OP_ADDED)
+            other = fmax(other, member_largest(r, m));
+    return upstream * other;
+}
+
 static int64_t lines_unequal(const struct rows *r)
 {
     size_t e = cairn_dtype_size(r->t->dtype), n = (size_t)r->t->dim[r->t->ndim - 1] * e;
@@ -283,8 +313,8 @@ static enum cairn_status member_compare(struct right *r, const struct cairn_trac
     if (*choices_differ) /* gates of another choice are other gates */
         goto out;
     bar = c->info->backward || m->role == CAIRN_OP_ADDED ? r->tolerance_sums : r->tolerance;
-    /* A gradient's row may be a small difference of large terms: its errors are measured by the tensor's largest. */
-    least = (c->info->backward ? 1 : 1e-2) * largest(&rows);
+    /* A gradient may be a small difference of large terms, even 0: its errors are measured by the tensor's largest and by what went in. */
+    least = c->info->backward ? fmax(largest(&rows), 1e-2 * terms_of(r, c)) : 1e-2 * largest(&rows);
     for (int64_t k = 0; k < lines_of(mine); k++) {
         double apart = line_apart(&rows, k, least);
 

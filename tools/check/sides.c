@@ -12,6 +12,7 @@
 #include "model/io.h"
 #include "stages/common/setup.h"
 
+#define DRAWN_MOST 80   /* tokens of a sequence that leg 5 makes */
 #define LEAST_SIZE 0.02 /* a tensor of zeros (a LoRA's B) has no size of its own */
 
 /* ---- open ------------------------------------------------------------------------------------------------------------ */
@@ -78,7 +79,7 @@ enum cairn_status cairn_sides_open(struct cairn_sides *x, const struct cairn_che
     fresh = !strcmp(x->start, x->base) && cairn_recipe_has(r, "model.adapter");
     TRY(cairn_trainer_open(&x->trainer, &x->k, r, &(struct cairn_trainer_start){.dir = x->start, .base = x->base, .fresh_adapter = fresh}, err));
     TRY(cairn_check_sequences_make(&x->q, &x->trainer.policy.config, x->page, 0, (uint64_t)cairn_recipe_i64(r, "run.seed"), err));
-    TRY(cairn_trainer_reserve(&x->trainer, x->q.longest, x->q.tokens, 0, err));
+    TRY(cairn_trainer_reserve(&x->trainer, x->q.longest > DRAWN_MOST ? x->q.longest : DRAWN_MOST, x->q.tokens + 6 * DRAWN_MOST, 0, err));
     if (fresh) /* a run whose first policy comes out of its warm start: the sampler begins with what sync makes of the fresh adapter */
         TRY(cairn_sides_sync(x, "file", err));
     else
