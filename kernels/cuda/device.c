@@ -40,6 +40,13 @@ static enum cairn_status block_alloc(struct cairn_device *dev, size_t bytes, voi
                       (double)bytes * 0x1p-30, (double)free_bytes * 0x1p-30, (double)total * 0x1p-30);
 }
 
+static enum cairn_status memory(struct cairn_device *dev, size_t *left, size_t *total, struct cairn_error *err)
+{
+    enum cairn_status st = mine(dev, err);
+
+    return st == CAIRN_OK ? cuda_status(cudaMemGetInfo(left, total), "cudaMemGetInfo", err) : st;
+}
+
 static void block_release(struct cairn_device *dev, void *impl, size_t bytes)
 {
     (void)bytes;
@@ -253,6 +260,7 @@ static void graph_destroy(struct cairn_device *dev, void *graph)
 }
 
 const struct cairn_device_ops cuda_device_ops = {
+    .memory = memory,
     .alloc = block_alloc,
     .release = block_release,
     .open = block_open,

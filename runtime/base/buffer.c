@@ -33,6 +33,12 @@ int cairn_dtype_parse(const char *name)
     return -1;
 }
 
+enum cairn_status cairn_device_memory(struct cairn_device *dev, size_t *left, size_t *total, struct cairn_error *err)
+{
+    *left = *total = 0;
+    return dev->ops->memory ? dev->ops->memory(dev, left, total, err) : CAIRN_OK;
+}
+
 enum cairn_status cairn_buffer_create(struct cairn_device *dev, size_t bytes, struct cairn_buffer **out, struct cairn_error *err)
 {
     struct cairn_buffer *b = calloc(1, sizeof *b);

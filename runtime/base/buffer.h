@@ -79,6 +79,8 @@ struct cairn_device_ops {
     enum cairn_status (*share)(struct cairn_device *dev, void *impl, size_t bytes, struct cairn_share *out, struct cairn_error *err);
     enum cairn_status (*attach)(struct cairn_device *dev, const struct cairn_share *s, void **impl, struct cairn_error *err);
     enum cairn_status (*pin)(struct cairn_device *dev, void *h_p, size_t bytes, void **impl, struct cairn_error *err);
+    /* Bytes of the device's memory that are free, and all of them; NULL where nobody counts. */
+    enum cairn_status (*memory)(struct cairn_device *dev, size_t *left, size_t *total, struct cairn_error *err);
 };
 
 struct cairn_device {
@@ -120,6 +122,9 @@ struct cairn_tensor {
     int64_t dim[CAIRN_MAX_DIMS];
     int64_t stride[CAIRN_MAX_DIMS]; /* in elements; the last one is 1 */
 };
+
+/* Both 0 where the device does not say (host memory belongs to all). */
+enum cairn_status cairn_device_memory(struct cairn_device *dev, size_t *left, size_t *total, struct cairn_error *err);
 
 enum cairn_status cairn_buffer_create(struct cairn_device *dev, size_t bytes, struct cairn_buffer **out, struct cairn_error *err);
 /* A buffer over p (64-byte aligned), which stays the caller's until freed(arg) is called at the buffer's end; not called on failure. */

@@ -71,8 +71,9 @@ static void carve(struct cairn_cache *c, struct cairn_carve *v, const struct cai
     }
 }
 
-enum cairn_status cairn_cache_create(struct cairn_cache **out, const struct cairn_model_config *cfg, struct cairn_compute *k,
-                                     const struct cairn_cache_opts *o, struct cairn_error *err)
+/* A cache without memory; *bytes is what its buffer needs. Given back by cairn_cache_destroy, also after a failure. */
+static enum cairn_status prepare(struct cairn_cache **out, const struct cairn_model_config *cfg, enum cairn_dtype act,
+                                 const struct cairn_cache_opts *o, size_t *bytes, struct cairn_error *err)
 {
     struct cairn_cache *c = NULL;
     struct cairn_carve v = {0};
@@ -88,10 +89,9 @@ enum cairn_status cairn_cache_create(struct cairn_cache **out, const struct cair
     per_slot = (o->max_length - 1) / o->page + 1;
     if (per_slot > o->pages)
         per_slot = o->pages;
-    c = calloc(1, sizeof *c);
+    *out = c = calloc(1, sizeof *c);
     if (!c)
         return CAIRN_NOMEM(err);
-    c->k = k;
     c->layers = cfg->layers;
     c->slots = o->slots;
     c->pages = o->pages;
@@ -100,25 +100,52 @@ enum cairn_status cairn_cache_create(struct cairn_cache **out, const struct cair
     c->max_length = o->max_length;
     c->pool = cfg->index_pool;
     c->entry = calloc((size_t)c->layers * ENTRIES, sizeof *c->entry);
-    c->origin = calloc((size_t)c->slots, sizeof *c->origin);
     c->latent = calloc((size_t)c->layers, sizeof *c->latent);
     c->index = calloc((size_t)c->layers, sizeof *c->index);
+    if (!c->latent || !c->index || !c->entry)
+        TRY(CAIRN_NOMEM(err));
+    carve(c, &v, cfg, act);
+    if (v.overflow)
+        TRY(cairn_fail(err, CAIRN_ERECIPE, "a cache of %d pages of %d positions does not fit any memory", c->pages, c->page));
+    *bytes = v.high;
+out:
+    return st;
+}
+
+enum cairn_status cairn_cache_create(struct cairn_cache **out, const struct cairn_model_config *cfg, struct cairn_compute *k,
+                                     const struct cairn_cache_opts *o, struct cairn_error *err)
+{
+    struct cairn_cache *c = NULL;
+    struct cairn_carve v;
+    enum cairn_status st = CAIRN_OK;
+    size_t bytes;
+
+    TRY(prepare(&c, cfg, k->act, o, &bytes, err));
+    c->k = k;
+    c->origin = calloc((size_t)c->slots, sizeof *c->origin);
     c->ref = calloc((size_t)c->pages, sizeof *c->ref);
     c->table = calloc((size_t)c->slots * (size_t)c->per_slot, sizeof *c->table);
     c->length = calloc((size_t)c->slots, sizeof *c->length);
     c->stale = calloc((size_t)c->slots, 1);
-    if (!c->latent || !c->index || !c->ref || !c->table || !c->length || !c->stale || !c->entry || !c->origin)
+    if (!c->ref || !c->table || !c->length || !c->stale || !c->origin)
         TRY(CAIRN_NOMEM(err));
-    carve(c, &v, cfg, k->act);
-    if (v.overflow)
-        TRY(cairn_fail(err, CAIRN_ERECIPE, "a cache of %d pages of %d positions does not fit any memory", c->pages, c->page));
-    TRY(cairn_buffer_create(k->dev, v.high, &c->buf, err));
+    TRY(cairn_buffer_create(k->dev, bytes, &c->buf, err));
     v = (struct cairn_carve){.buf = c->buf};
     carve(c, &v, cfg, k->act);
     cairn_cache_reset(c);
     *out = c;
     c = NULL;
 out:
+    cairn_cache_destroy(c);
+    return st;
+}
+
+enum cairn_status cairn_cache_measure(const struct cairn_model_config *cfg, enum cairn_dtype act, const struct cairn_cache_opts *o,
+                                      size_t *bytes, struct cairn_error *err)
+{
+    struct cairn_cache *c = NULL;
+    enum cairn_status st = prepare(&c, cfg, act, o, bytes, err);
+
     cairn_cache_destroy(c);
     return st;
 }

@@ -26,6 +26,9 @@ struct cairn_cache_opts {
 enum cairn_status cairn_cache_create(struct cairn_cache **out, const struct cairn_model_config *c, struct cairn_compute *k,
                                      const struct cairn_cache_opts *o, struct cairn_error *err);
 void cairn_cache_destroy(struct cairn_cache *c);
+/* What cairn_cache_create would take on the device, with activations of that type. */
+enum cairn_status cairn_cache_measure(const struct cairn_model_config *c, enum cairn_dtype act, const struct cairn_cache_opts *o,
+                                      size_t *bytes, struct cairn_error *err);
 
 int cairn_cache_slot(struct cairn_cache *c);                 /* a free slot of length 0, or -1 */
 int cairn_cache_fork(struct cairn_cache *c, int slot);       /* a new slot that shares all of slot's positions, or -1 */

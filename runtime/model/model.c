@@ -128,16 +128,26 @@ static enum cairn_status place(struct cairn_pass *p, int64_t n, struct cairn_err
     return CAIRN_OK;
 }
 
+/* Bytes of a buffer for so many rows of logits: up to a power of two; 0: too many. */
+static int logits_room(const struct cairn_pass *p, int64_t rows, int64_t *bytes)
+{
+    int64_t room = 1;
+
+    while (room < rows)
+        room *= 2;
+    if (!rows)
+        room = 0;
+    return cairn_mul_i64(room, p->m.config->vocab, bytes) && cairn_mul_i64(*bytes, (int64_t)sizeof(float), bytes);
+}
+
 /* f32 (rows, V) in the buffer of logits, which grows by doubling. */
 static enum cairn_status logits_view(struct cairn_pass *p, int64_t rows, struct cairn_tensor *out, struct cairn_error *err)
 {
-    int64_t dim[2] = {rows, p->m.config->vocab}, room = 1, bytes;
+    int64_t dim[2] = {rows, p->m.config->vocab}, bytes;
     enum cairn_status st = CAIRN_OK;
 
     if (!p->logits_buf || (int64_t)(p->logits_buf->bytes / sizeof(float)) / dim[1] < rows) {
-        while (room < rows)
-            room *= 2;
-        if (!cairn_mul_i64(room, dim[1], &bytes) || !cairn_mul_i64(bytes, (int64_t)sizeof(float), &bytes))
+        if (!logits_room(p, rows ? rows : 1, &bytes))
             return CAIRN_BUG(err, "logits of too many rows");
         TRY(cairn_stream_wait(&p->m.k->stream, err));
         cairn_replay_forget(p->replay); /* what was recorded writes to the old one */
@@ -220,8 +230,9 @@ static int64_t index_width(const struct cairn_model_config *c, const struct cair
     return (o->train && rows < c->index_topk ? rows : c->index_topk) + m - 1;
 }
 
-enum cairn_status cairn_pass_create(struct cairn_pass **out, const struct cairn_model *m, const struct cairn_pass_opts *o,
-                                    struct cairn_error *err)
+/* A pass without memory: bound to its model; *bytes is what its buffer needs. Given back by cairn_pass_destroy, also after a failure. */
+static enum cairn_status prepare(struct cairn_pass **out, const struct cairn_model *m, const struct cairn_pass_opts *o, size_t *bytes,
+                                 struct cairn_error *err)
 {
     size_t layers = (size_t)m->config->layers;
     struct cairn_pass *p = NULL;
@@ -230,7 +241,7 @@ enum cairn_status cairn_pass_create(struct cairn_pass **out, const struct cairn_
 
     if (o->max_rows < 1 || o->max_rows > INT32_MAX || o->max_seqs < 1 || (m->adapter && !m->adapter_weights))
         return CAIRN_BUG(err, "pass without rows or sequences, or adapter without weights");
-    p = calloc(1, sizeof *p);
+    *out = p = calloc(1, sizeof *p);
     if (!p)
         return CAIRN_NOMEM(err);
     p->m = *m;
@@ -244,8 +255,7 @@ enum cairn_status cairn_pass_create(struct cairn_pass **out, const struct cairn_
     p->idx = calloc(layers, sizeof *p->idx);
     p->save = calloc(layers, sizeof *p->save);
     p->work = calloc(layers, sizeof *p->work);
-    p->h_rows = calloc((size_t)row_pitch(o->max_rows) * ROW_LISTS, sizeof *p->h_rows);
-    if (!p->layer || !p->index_of || !p->x || !p->idx || !p->save || !p->work || !p->h_rows)
+    if (!p->layer || !p->index_of || !p->x || !p->idx || !p->save || !p->work)
         TRY(CAIRN_NOMEM(err));
     TRY(check_segments(&p->m, err));
     TRY(bind(p, err));
@@ -253,12 +263,42 @@ enum cairn_status cairn_pass_create(struct cairn_pass **out, const struct cairn_
     carve(p, &v, o->max_rows);
     if (v.overflow)
         TRY(cairn_fail(err, CAIRN_ERECIPE, "a pass of %lld rows does not fit any memory", (long long)o->max_rows));
-    TRY(cairn_buffer_create(m->k->dev, v.high, &p->buf, err));
+    *bytes = v.high;
+out:
+    return st;
+}
+
+enum cairn_status cairn_pass_create(struct cairn_pass **out, const struct cairn_model *m, const struct cairn_pass_opts *o,
+                                    struct cairn_error *err)
+{
+    struct cairn_pass *p = NULL;
+    size_t bytes;
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(prepare(&p, m, o, &bytes, err));
+    p->h_rows = calloc((size_t)row_pitch(o->max_rows) * ROW_LISTS, sizeof *p->h_rows);
+    if (!p->h_rows)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_buffer_create(m->k->dev, bytes, &p->buf, err));
     if (o->graphs)
         TRY(cairn_replay_create(&p->replay, &m->k->stream, err));
     *out = p;
     p = NULL;
 out:
+    cairn_pass_destroy(p);
+    return st;
+}
+
+enum cairn_status cairn_pass_measure(const struct cairn_model *m, const struct cairn_pass_opts *o, int64_t logits, size_t *bytes,
+                                     size_t *logits_bytes, struct cairn_error *err)
+{
+    struct cairn_pass *p = NULL;
+    enum cairn_status st = prepare(&p, m, o, bytes, err);
+    int64_t n = 0;
+
+    if (st == CAIRN_OK && !logits_room(p, logits, &n))
+        st = cairn_fail(err, CAIRN_ERECIPE, "logits of %lld rows do not fit any memory", (long long)logits);
+    *logits_bytes = (size_t)n;
     cairn_pass_destroy(p);
     return st;
 }

@@ -51,6 +51,10 @@ struct cairn_pass_opts {
 enum cairn_status cairn_pass_create(struct cairn_pass **out, const struct cairn_model *m, const struct cairn_pass_opts *o,
                                     struct cairn_error *err);
 void cairn_pass_destroy(struct cairn_pass *p);
+/* What cairn_pass_create would take, with buffers for `logits` rows of logits. The model's stores may be shapes only, of its compute
+ * handle only the type of activations is looked at. */
+enum cairn_status cairn_pass_measure(const struct cairn_model *m, const struct cairn_pass_opts *o, int64_t logits, size_t *bytes,
+                                     size_t *logits_bytes, struct cairn_error *err);
 size_t cairn_pass_bytes(const struct cairn_pass *p);
 int64_t cairn_pass_replayed(const struct cairn_pass *p); /* cached forwards that were enqueued as a graph */
 

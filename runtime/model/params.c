@@ -315,6 +315,29 @@ enum cairn_status cairn_weights_adopt(struct cairn_store *s, const struct cairn_
     return st == CAIRN_OK ? store_over(s, t, buf, l, 0, err) : st;
 }
 
+size_t cairn_store_bytes(const struct cairn_param_table *t, int trainable_only, enum cairn_dtype type)
+{
+    return plan_store(t, trainable_only, type).bytes;
+}
+
+enum cairn_status cairn_weights_shapes(struct cairn_store *s, const struct cairn_param_table *t, enum cairn_dtype act,
+                                       struct cairn_error *err)
+{
+    *s = (struct cairn_store){.table = t, .tensor = calloc((size_t)t->count + 1, sizeof *s->tensor)};
+    if (!s->tensor)
+        return CAIRN_NOMEM(err);
+    for (int i = 0; i < t->count; i++) {
+        const struct cairn_param *p = &t->param[i];
+        struct cairn_tensor *v = &s->tensor[i];
+        int64_t n = 1;
+
+        *v = (struct cairn_tensor){.dtype = p->keep_f32 ? CAIRN_F32 : act, .ndim = p->ndim};
+        for (int d = p->ndim - 1; d >= 0; n *= p->dim[d--])
+            v->dim[d] = p->dim[d], v->stride[d] = n;
+    }
+    return CAIRN_OK;
+}
+
 void cairn_store_free(struct cairn_store *s)
 {
     if (!s)

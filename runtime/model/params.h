@@ -78,6 +78,11 @@ size_t cairn_weights_bytes(const struct cairn_param_table *t, const struct cairn
 enum cairn_status cairn_weights_adopt(struct cairn_store *s, const struct cairn_param_table *t, struct cairn_compute *k, void *p,
                                       void (*freed)(void *arg), void *arg, struct cairn_error *err);
 void cairn_store_free(struct cairn_store *s);
+/* Bytes of such a store of that type, without making one (footprint.h). */
+size_t cairn_store_bytes(const struct cairn_param_table *t, int trainable_only, enum cairn_dtype type);
+/* Published weights that are shapes only, buf NULL: for who measures. cairn_store_free gives them back. */
+enum cairn_status cairn_weights_shapes(struct cairn_store *s, const struct cairn_param_table *t, enum cairn_dtype act,
+                                       struct cairn_error *err);
 /* Random initial values: normal, config.init_range, Philox by (seed, name, element); norms and scales 1, biases 0; indexer matrices
  * with standard deviation 0.1 (near ties otherwise); of KDA: taps uniform within 1/sqrt(taps), dt_bias as Mamba's, A_log 0 (spec,
  * section 6.8). The same on every layout. */

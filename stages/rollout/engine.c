@@ -116,18 +116,13 @@ static int pages_enough(const struct cairn_engine_opts *o)
     return (int)pages;
 }
 
-enum cairn_status cairn_engine_create(struct cairn_engine **out, const struct cairn_model *m, const struct cairn_engine_opts *o,
-                                      struct cairn_error *err)
+/* What follows from options and model: nothing is allocated. CAIRN_EBUG where the options are impossible. */
+static enum cairn_status settle(struct cairn_engine *e, const struct cairn_model *m, const struct cairn_engine_opts *o,
+                                struct cairn_error *err)
 {
-    enum cairn_status st = CAIRN_OK;
-    struct cairn_engine *e;
-
     if (o->batch < 1 || o->batch > 1 << 20 || o->page < 1 || o->pages < 0 || o->max_length < 1 || o->prefill < 0 || !(o->temperature > 0) ||
         o->stops < 0)
         return CAIRN_BUG(err, "a sampler with impossible options");
-    e = calloc(1, sizeof *e);
-    if (!e)
-        return CAIRN_NOMEM(err);
     e->o = *o;
     e->m = *m;
     e->last = &e->first;
@@ -143,10 +138,54 @@ enum cairn_status cairn_engine_create(struct cairn_engine **out, const struct ca
     e->slots = o->batch + (e->ahead > o->batch ? e->ahead : o->batch);
     e->pages = o->pages ? o->pages : pages_enough(&e->o);
     e->rows = (int64_t)e->o.batch + e->o.prefill;
+    return CAIRN_OK;
+}
+
+static struct cairn_cache_opts cache_opts(const struct cairn_engine *e)
+{
+    return (struct cairn_cache_opts){.slots = e->slots, .pages = e->pages, .page = e->o.page, .max_length = e->o.max_length};
+}
+
+static struct cairn_pass_opts pass_opts(const struct cairn_engine *e)
+{
+    return (struct cairn_pass_opts){.max_rows = e->rows, .max_seqs = e->slots, .graphs = e->o.graphs};
+}
+
+enum cairn_status cairn_engine_footprint(const struct cairn_model *m, const struct cairn_engine_opts *o, struct cairn_footprint *f,
+                                         struct cairn_error *err)
+{
+    struct cairn_engine e = {0};
+    enum cairn_status st = settle(&e, m, o, err);
+
+    if (st != CAIRN_OK)
+        return st;
+    return cairn_footprint(&(struct cairn_footprint_opts){.config = m->config,
+                                                          .table = m->weights->table,
+                                                          .adapter = m->adapter,
+                                                          .act = m->k->act,
+                                                          .segments = e.m.segments,
+                                                          .pass = pass_opts(&e),
+                                                          .cache = cache_opts(&e),
+                                                          .logits = o->batch},
+                           f, err);
+}
+
+enum cairn_status cairn_engine_create(struct cairn_engine **out, const struct cairn_model *m, const struct cairn_engine_opts *o,
+                                      struct cairn_error *err)
+{
+    struct cairn_engine *e = calloc(1, sizeof *e);
+    struct cairn_cache_opts cache;
+    struct cairn_pass_opts pass;
+    enum cairn_status st = CAIRN_OK;
+
+    if (!e)
+        return CAIRN_NOMEM(err);
+    TRY(settle(e, m, o, err));
+    cache = cache_opts(e);
+    pass = pass_opts(e);
     TRY(host_rows(e, err));
-    TRY(cairn_cache_create(&e->cache, m->config, m->k,
-                           &(struct cairn_cache_opts){.slots = e->slots, .pages = e->pages, .page = o->page, .max_length = e->o.max_length}, err));
-    TRY(cairn_pass_create(&e->pass, &e->m, &(struct cairn_pass_opts){.max_rows = e->rows, .max_seqs = e->slots, .graphs = e->o.graphs}, err));
+    TRY(cairn_cache_create(&e->cache, m->config, m->k, &cache, err));
+    TRY(cairn_pass_create(&e->pass, &e->m, &pass, err));
     TRY(device_rows(e, err));
     *out = e;
     e = NULL;

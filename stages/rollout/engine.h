@@ -18,6 +18,7 @@
 
 #include <stdint.h>
 
+#include "model/footprint.h"
 #include "model/model.h"
 #include "stages/common/rollouts.h"
 
@@ -98,6 +99,9 @@ int cairn_engine_idle(const struct cairn_engine *e);
 /* Everything unfinished is told as aborted, with what it has (nothing: not told). */
 enum cairn_status cairn_engine_abort(struct cairn_engine *e, cairn_engine_tell_fn *tell, void *arg, struct cairn_error *err);
 struct cairn_engine_stats cairn_engine_stats(const struct cairn_engine *e);
+/* What a sampler with these options takes on its device, its model's weights included; the stores of the model may be shapes only. */
+enum cairn_status cairn_engine_footprint(const struct cairn_model *m, const struct cairn_engine_opts *o, struct cairn_footprint *f,
+                                         struct cairn_error *err);
 size_t cairn_engine_bytes(const struct cairn_engine *e); /* cache and activations */
 
 #endif

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "model/policy.h"
 #include "stages/common/prompting.h"
@@ -207,6 +208,8 @@ static enum cairn_status engine_ready(struct rollout *x, int64_t begin, struct c
     enum cairn_status st = CAIRN_OK;
     int64_t longest = 0, open = 0;
     struct cairn_engine_opts o = cairn_rollout_engine(&x->how, x->recipe, &x->kept->prompting);
+    struct cairn_footprint f;
+    char text[256];
 
     for (int64_t g = begin; g < cairn_units_groups(x->units); g++) {
         int64_t n;
@@ -228,6 +231,10 @@ static enum cairn_status engine_ready(struct rollout *x, int64_t begin, struct c
     }
     cairn_engine_destroy(x->kept->engine);
     x->engine = x->kept->engine = NULL;
+    TRY(cairn_engine_footprint(&x->kept->model, &o, &f, err));
+    cairn_footprint_text(&f, text, sizeof text);
+    cairn_info("sampling takes %s (%d at once, up to %lld positions)", text, o.batch, (long long)longest);
+    TRY(cairn_footprint_fits(&f, f.weights + f.adapter, x->kept->model.k->dev, "rollout.batch", err));
     TRY(cairn_engine_create(&x->kept->engine, &x->kept->model, &o, err));
     x->engine = x->kept->engine;
 out:

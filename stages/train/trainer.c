@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/planted.h"
+#include "model/footprint.h"
 #include "model/io.h"
 #include "stages/common/ranks.h"
 #include "stages/common/setup.h"
@@ -173,8 +175,17 @@ out:
 
 static enum cairn_status masters_open(struct cairn_trainer *t, const struct cairn_trainer_start *start, struct cairn_error *err)
 {
+    struct cairn_footprint f;
     enum cairn_status st = CAIRN_OK;
 
+    TRY(cairn_footprint(&(struct cairn_footprint_opts){.config = &t->policy.config,
+                                                        .table = &t->policy.table,
+                                                        .adapter = t->policy.lora ? &t->policy.adapter : NULL,
+                                                        .act = t->k->act,
+                                                        .pass = {.train = 1},
+                                                        .ranks = t->ranks},
+                        &f, err));
+    TRY(cairn_footprint_fits(&f, f.weights + f.adapter, t->k->dev, "masters, moments and gradients", err));
     TRY(cairn_optimizer_create_shared(&t->optimizer, t->table, t->k, t->channel, err));
     TRY(cairn_store_create(&t->grads, t->table, t->k->dev, 1, err));
     if (start->state)
@@ -238,6 +249,28 @@ out:
     return st;
 }
 
+/* Says what the trainer takes on its device, and refuses before activations are allocated where that is more than there is. */
+static enum cairn_status footprint_tell(struct cairn_trainer *t, const struct cairn_pass_opts *o, struct cairn_error *err)
+{
+    const struct cairn_footprint_opts want = {.config = &t->policy.config,
+                                              .table = &t->policy.table,
+                                              .adapter = t->model.adapter,
+                                              .act = t->k->act,
+                                              .segments = t->model.segments,
+                                              .pass = *o,
+                                              .ranks = t->ranks};
+    struct cairn_footprint f;
+    char text[256];
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_footprint(&want, &f, err));
+    cairn_footprint_text(&f, text, sizeof text);
+    cairn_info("training takes %s (packs of %lld tokens)", text, (long long)o->max_rows);
+    TRY(cairn_footprint_fits(&f, f.total - f.activations, t->k->dev, "train.pack", err));
+out:
+    return st;
+}
+
 enum cairn_status cairn_trainer_reserve(struct cairn_trainer *t, int64_t longest, int64_t total, int entropy,
                                         struct cairn_error *err)
 {
@@ -258,6 +291,7 @@ enum cairn_status cairn_trainer_reserve(struct cairn_trainer *t, int64_t longest
     cairn_buffer_destroy(t->rows_buffer);
     t->rows_buffer = NULL;
     t->entropy = entropy;
+    TRY(footprint_tell(t, &o, err));
     TRY(cairn_pass_create(&t->pass, &t->model, &o, err));
     TRY(cairn_micro_create(&t->micro, rows, seqs, err));
     TRY(rows_create(t, rows, err));
