@@ -1,27 +1,31 @@
 /* bench_model.c - a whole model with random weights on one device: how fast it trains and samples, and whether its bits hold.
  *
- *     bench_model CONFIG.json [--backend B] [--act f32|bf16] COMMAND... | -
+ *     bench_model CONFIG.json [--backend B] [--act f32|bf16] [--lora RANK] COMMAND... | -
  *
  * COMMAND is one word of arguments joined by commas; "-" reads one a line from stdin and answers each before the next is read, so
  * that somebody else may run something in between (interleave.py). One JSON object a command on stdout, notes on lines with '#'.
  *
  *     train,B,T[,REPEATS]       forward and backward of B sequences of T tokens, without optimiser: tokens a second (median)
+ *     ceiling[,N]               a product of N x N matrices and a copy: what `train` compares itself with from then on
  *     step[,REPEATS]            one optimiser update
  *     profile,B,T               the same, op by op
  *     rollout,N,PROMPT,NEW      N prompts in one engine: new tokens a second, the prompts' time included
  *     graphs,N,PROMPT,NEW       the same prompts with and without graphs: equal tokens and bits, and the time of either
  *     decode,N,PROMPT,NEW       N sequences, op by op, of the calls that decode only
+ *     timeline,N,PROMPT         one call that decodes N sequences behind prompts: what each kind of op costs in its graph
  *     bits,TOKENS[,SECONDS]     sampled log-probabilities against the trainer's, bit by bit, over mixes of batch, pages and chunks
  *     repeat,N,B,T              N times forward and backward: equal bits of log-probabilities and of every gradient
  *     memory                    what lies where
  *
  * Exit 0, 64 usage, 76 when bits differ, else the status of the first command that failed; those after it are run all the same.
  */
-#include "subject.h"
+#include "flops.h"
+#include "tape.h"
 
 #include "stages/rollout/engine.h"
 
 static int unequal; /* commands whose bits did not hold */
+static double ceiling_tflop_s; /* of a product, once measured */
 
 static int by_value(const void *a, const void *b)
 {
@@ -83,7 +87,7 @@ static enum cairn_status turn_run(struct turn *t, struct subject *s, struct cair
         *forward_s = cairn_now_s() - begin;
     }
     TRY(cairn_tensor_zero(&s->k.stream, &s->grads.flat, err));
-    TRY(cairn_backward(s->pass, &t->up, NULL, &s->grads, NULL, err));
+    TRY(cairn_backward(s->pass, &t->up, NULL, s->has_adapter ? NULL : &s->grads, s->has_adapter ? &s->grads : NULL, err));
     TRY(cairn_stream_wait(&s->k.stream, err));
 out:
     return st;
@@ -109,14 +113,60 @@ static enum cairn_status train(struct subject *s, const int64_t *v, int n, struc
     TRY(turn_run(&t, s, &scores, &forward, err));
     {
         double m = median(took, repeats), tokens = (double)(v[0] * v[1]);
+        struct flops f = flops_of(&s->config, v[0], v[1], s->has_adapter ? s->adapter.lora[0].rank : 0);
+        double rate = (f.forward + f.backward) / m * 1e-12;
 
         printf("{\"what\":\"train,%lld,%lld\",\"tok_s\":%.1f,\"ms\":%.3f,\"forward_ms\":%.3f,\"least_ms\":%.3f,\"most_ms\":%.3f,"
-               "\"pass_gb\":%.3f}\n",
+               "\"pass_gb\":%.3f,\"model_tflop\":%.3f,\"tflop_s\":%.1f,\"of_product\":%.3f}\n",
                (long long)v[0], (long long)v[1], tokens / m, 1e3 * m, 1e3 * forward, 1e3 * took[0], 1e3 * took[repeats - 1],
-               (double)cairn_pass_bytes(s->pass) * 1e-9);
+               (double)cairn_pass_bytes(s->pass) * 1e-9, (f.forward + f.backward) * 1e-12, rate,
+               ceiling_tflop_s > 0 ? rate / ceiling_tflop_s : 0);
     }
 out:
     turn_free(&t);
+    return st;
+}
+
+/* What the device can do: a product of three square matrices, and a copy inside its memory. */
+static enum cairn_status ceiling(struct subject *s, const int64_t *v, int n, struct cairn_error *err)
+{
+    const int64_t dim[2] = {n > 0 ? v[0] : 8192, n > 0 ? v[0] : 8192}, count = dim[0] * dim[0];
+    struct cairn_buffer *buf[3] = {NULL, NULL, NULL};
+    struct cairn_tensor t[3];
+    float *h = malloc((size_t)count * sizeof *h);
+    double best = 0, moved = 0;
+    enum cairn_status st = CAIRN_OK;
+
+    if (!h)
+        TRY(CAIRN_NOMEM(err));
+    for (int64_t i = 0; i < count; i++)
+        h[i] = (float)draw(s, 1 << 16) * 0x1p-15f - 1;
+    for (int i = 0; i < 3; i++) {
+        TRY(cairn_buffer_create(s->k.dev, (size_t)count * cairn_dtype_size(s->k.act), &buf[i], err));
+        TRY(cairn_tensor_view(&t[i], buf[i], 0, s->k.act, 2, dim, err));
+        TRY(cairn_values_set(&s->k, &t[i], h, count, err));
+    }
+    for (int turn = 0; turn < 6; turn++) {
+        double begin;
+
+        TRY(cairn_stream_wait(&s->k.stream, err));
+        begin = cairn_now_s();
+        for (int i = 0; i < 4; i++)
+            TRY(s->k.ops.matmul(&s->k.stream, &(struct cairn_matmul){.form = CAIRN_NT, .x = t[0], .w = t[1], .y = t[2], .alpha = 1, .segments = 1}, err));
+        TRY(cairn_stream_wait(&s->k.stream, err));
+        best = fmax(best, 4 * 2 * (double)count * (double)dim[0] / (cairn_now_s() - begin) * 1e-12);
+        begin = cairn_now_s();
+        for (int i = 0; i < 16; i++)
+            TRY(cairn_tensor_copy(&s->k.stream, &t[2 - i % 2], &t[i % 2], err));
+        TRY(cairn_stream_wait(&s->k.stream, err));
+        moved = fmax(moved, 16 * 2 * (double)count * (double)cairn_dtype_size(s->k.act) / (cairn_now_s() - begin) * 1e-9);
+    }
+    ceiling_tflop_s = best;
+    printf("{\"what\":\"ceiling\",\"tflop_s\":%.1f,\"copy_gb_s\":%.1f}\n", best, moved);
+out:
+    for (int i = 0; i < 3; i++)
+        cairn_buffer_destroy(buf[i]);
+    free(h);
     return st;
 }
 
@@ -143,6 +193,11 @@ out:
     return st;
 }
 
+static struct cairn_store *trained_weights(struct subject *s)
+{
+    return s->has_adapter ? &s->adapter_weights : &s->weights;
+}
+
 static enum cairn_status step(struct subject *s, const int64_t *v, int n, struct cairn_error *err)
 {
     const struct cairn_optimizer_opts o = {.learning_rate = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .publish = CAIRN_BF16};
@@ -153,19 +208,19 @@ static enum cairn_status step(struct subject *s, const int64_t *v, int n, struct
     repeats = repeats < 1 ? 1 : repeats > 100 ? 100 : repeats;
     TRY(subject_train_room(s, 256, 1, err));
     if (!s->has_optimizer) {
-        TRY(cairn_optimizer_create(&s->optimizer, &s->table, &s->k, err));
+        TRY(cairn_optimizer_create(&s->optimizer, subject_trained(s), &s->k, err));
         s->has_optimizer = 1;
-        TRY(cairn_optimizer_start(&s->optimizer, &s->weights, err));
+        TRY(cairn_optimizer_start(&s->optimizer, trained_weights(s), err));
     }
     for (int i = -1; i < repeats; i++) {
         double begin = cairn_now_s();
 
-        TRY(cairn_optimizer_step(&s->optimizer, &o, &s->grads, &s->weights, &norm, &lr, err));
+        TRY(cairn_optimizer_step(&s->optimizer, &o, &s->grads, trained_weights(s), &norm, &lr, err));
         TRY(cairn_stream_wait(&s->k.stream, err));
         if (i >= 0)
             took[i] = cairn_now_s() - begin;
     }
-    printf("{\"what\":\"step\",\"ms\":%.3f,\"elements\":%lld}\n", 1e3 * median(took, repeats), (long long)s->table.elements);
+    printf("{\"what\":\"step\",\"ms\":%.3f,\"elements\":%lld}\n", 1e3 * median(took, repeats), (long long)subject_trained(s)->elements);
 out:
     return st;
 }
@@ -200,7 +255,7 @@ static enum cairn_status repeat(struct subject *s, const int64_t *v, int n, stru
     if (!want || !got)
         TRY(CAIRN_NOMEM(err));
     TRY(turn_make(&t, s, (int)v[1], v[2], err));
-    TRY(cairn_store_create(&first, &s->table, s->k.dev, 1, err));
+    TRY(cairn_store_create(&first, subject_trained(s), s->k.dev, 1, err));
     TRY(cairn_buffer_create(s->k.dev, sizeof(double), &buf, err));
     TRY(cairn_tensor_view(&sum, buf, 0, CAIRN_F64, 1, &one, err));
     for (int64_t i = 0; i < v[0]; i++) {
@@ -319,7 +374,7 @@ static enum cairn_status rollout(struct subject *s, const int64_t *v, int n, str
     for (int turn = 0; turn < 2; turn++) { /* the first one warms up */
         tokens = steps = 0;
         for (int i = 0; i < v[0]; i++)
-            TRY(submit(e, &p, i, turn ? v[2] : 8, 1, err));
+            TRY(submit(e, &p, i, turn ? v[2] : v[2] < 8 ? v[2] : 8, 1, err));
         TRY(cairn_stream_wait(&s->k.stream, err));
         begin = cairn_now_s();
         while (!cairn_engine_idle(e)) {
@@ -428,6 +483,35 @@ out:
     return st;
 }
 
+static enum cairn_status timeline(struct subject *s, const int64_t *v, int n, struct cairn_error *err)
+{
+    struct cairn_engine *e = NULL;
+    struct rows p = {0};
+    int64_t tokens = 0;
+    char what[64];
+    enum cairn_status st = CAIRN_OK;
+
+    (void)n;
+    if (!cairn_graphs_there(s->k.dev))
+        return cairn_fail(err, CAIRN_EDEVICE, "timeline: this back-end records no graphs");
+    snprintf(what, sizeof what, "timeline,%lld,%lld", (long long)v[0], (long long)v[1]);
+    TRY(rows_random(&p, s, (int)v[0], v[1], err));
+    TRY(engine_make(&e, s, (int)v[0], 64, 8192, v[1] + 64, 0, err));
+    for (int i = 0; i < v[0]; i++)
+        TRY(submit(e, &p, i, 64, 1, err));
+    while (cairn_engine_stats(e).response_tokens < 8 * v[0])
+        TRY(cairn_engine_step(e, forget, &tokens, err));
+    TRY(tape_begin(&s->k, (double)v[1] + 8, err));
+    st = cairn_engine_step(e, forget, &tokens, err);
+    tape_end(&s->k);
+    TRY(st);
+    TRY(tape_table(&s->k.stream, what, err));
+out:
+    cairn_engine_destroy(e);
+    rows_free(&p);
+    return st;
+}
+
 /* One mix: prompts of several lengths, 1 to 4 samples each, through an engine; then the samples packed through the trainer. */
 static enum cairn_status bits_mix(struct subject *s, int mix, int64_t rows, int64_t *tokens, int64_t *bad, double *worst,
                                   struct cairn_error *err)
@@ -529,7 +613,7 @@ static const struct {
 } commands[] = {
     {"train", 2, 3, train},   {"step", 0, 1, step}, {"profile", 2, 2, profile}, {"rollout", 3, 3, rollout},
     {"decode", 3, 3, decode}, {"bits", 1, 2, bits}, {"repeat", 3, 3, repeat},   {"memory", 0, 0, memory},
-    {"graphs", 3, 3, graphs},
+    {"graphs", 3, 3, graphs}, {"timeline", 2, 2, timeline}, {"ceiling", 0, 1, ceiling},
 };
 
 static enum cairn_status command(struct subject *s, char *text, struct cairn_error *err)
@@ -559,27 +643,29 @@ int main(int argc, char **argv)
     const char *config = NULL;
     char line[256];
     double begin = cairn_now_s();
-    int i = 1;
+    int i = 1, lora = 0;
 
     for (; i < argc && (!config || argv[i][0] == '-') && strcmp(argv[i], "-"); i++) {
         if (!strcmp(argv[i], "--backend") && i + 1 < argc)
             o.backend = argv[++i];
         else if (!strcmp(argv[i], "--act") && i + 1 < argc)
             o.act = argv[++i];
+        else if (!strcmp(argv[i], "--lora") && i + 1 < argc)
+            lora = atoi(argv[++i]);
         else if (argv[i][0] != '-' && !config)
             config = argv[i];
         else
             break;
     }
     if (!config || i == argc) {
-        fprintf(stderr, "usage: bench_model CONFIG.json [--backend B] [--act f32|bf16] COMMAND... | -\n"
+        fprintf(stderr, "usage: bench_model CONFIG.json [--backend B] [--act f32|bf16] [--lora RANK] COMMAND... | -\n"
                         "  bench_model tests/gpu/glm52_2b.json train,4,1024 rollout,64,128,64\n"
                         "  bench_model tests/gpu/glm52_small.json --backend cpu --act bf16 bits,2000 repeat,3,2,64\n");
         return CAIRN_EUSAGE;
     }
-    TRY(subject_open(&s, config, &o, &err));
-    printf("# %s on %s: %s, %lld parameters, there after %.1f s\n", config, s.k.dev->name, s.k.numerics,
-           (long long)s.table.elements, cairn_now_s() - begin);
+    TRY(subject_open(&s, config, &o, lora, &err));
+    printf("# %s on %s: %s, %lld parameters, %lld of an adapter, there after %.1f s\n", config, s.k.dev->name, s.k.numerics,
+           (long long)s.table.elements, (long long)(lora ? s.adapter.table.elements : 0), cairn_now_s() - begin);
     fflush(stdout);
     for (int lines = !strcmp(argv[i], "-"); lines ? fgets(line, sizeof line, stdin) != NULL : i < argc; i += !lines) {
         enum cairn_status each;

@@ -1,6 +1,10 @@
 /* bench_products.c - every product of the 2 B model (glm52_2b.json) by itself: training of 4 x 1024 tokens, decoding 64 and 1.
  *
- *     bench_products [train|decode]...      (both)
+ *     bench_products [train|decode|price=TRAIN,DECODE64,DECODE1]...      (default: train and decode)
+ *
+ * price: what one order of k for every number of rows costs, line by line and in steps of so many milliseconds (measured elsewhere):
+ * our time against the best of what may add as it likes - the library's own best of 8 with a workspace (a product at a time where
+ * there are groups), and our kernels with k split in 2, 4, 8, 16 parts that a tree adds.
  *
  * A line a product: its time as the model runs it, the floor (flops at 770 TFLOP/s or bytes at 4.1 TB/s, whichever is longer), how
  * often a pass has it, what that loses against the floor, and the time of each kernel that can do it. Times are the least of a few
@@ -27,6 +31,8 @@ static struct product_lt *lt;
 static cudaEvent_t ev[2];
 static void *flush;
 static double total_ms, total_floor_ms;
+static int pricing;
+static double total_free_ms; /* by who may split as it likes */
 
 static void must(enum cairn_status st, const char *what)
 {
@@ -52,7 +58,7 @@ struct line {
     int y_f32, accumulate;
 };
 
-enum { OURS, MMA, WGMMA, LT };
+enum { OURS, MMA, WGMMA, LT, SPLIT };
 
 static double timed(const struct product *p, int kind, int tile, const struct product_lt_plan *plan)
 {
@@ -61,14 +67,14 @@ static double timed(const struct product *p, int kind, int tile, const struct pr
 
     for (int i = 0; i < RUNS; i++) {
         struct call c = call_begin("bench", &stream, &err);
-        int parts = product_parts(p);
-        void *scratch = kind == OURS && parts > 1 ? call_scratch(&c, product_scratch(p, parts)) : NULL;
+        int parts = kind == SPLIT ? tile : product_parts(p);
+        void *scratch = (kind == OURS || kind == SPLIT) && parts > 1 ? call_scratch(&c, product_scratch(p, parts)) : NULL;
 
-        if (kind == OURS && i == 0)
+        if ((kind == OURS || kind == SPLIT) && i == 0)
             product_run(&c, p, parts, scratch); /* who has to choose does it here */
         cuda(cudaMemsetAsync(flush, i, FLUSH, c.stream), "flush");
         cuda(cudaEventRecord(ev[0], c.stream), "event");
-        if (kind == OURS)
+        if (kind == OURS || kind == SPLIT)
             product_run(&c, p, parts, scratch);
         else if (kind == MMA)
             product_mma(&c, p, tile);
@@ -85,6 +91,76 @@ static double timed(const struct product *p, int kind, int tile, const struct pr
             least = ms;
     }
     return 1e3 * least;
+}
+
+/* The least time of the library's own choices for one product. */
+static double library_best(const struct product *p)
+{
+    struct product_lt_plan plan[8];
+    struct product q = *p;
+    double best = -1;
+    int plans;
+
+    q.parts = 1, q.part_k = q.k, q.wide = q.pairs = q.quads = 1;
+    plans = product_lt_plans(lt, &q, 1, plan, 8);
+    for (int i = 0; i < plans; i++) {
+        double t = timed(&q, LT, 0, &plan[i]);
+
+        if (t >= 0 && (best < 0 || t < best))
+            best = t;
+    }
+    return best;
+}
+
+/* A product at a time, for groups. Each alone has the caches to itself and its launch is counted once: a floor of what a loop takes. */
+static double library_loop(const struct product *p, const int32_t *offsets)
+{
+    int tn = p->form == CAIRN_TN;
+    double sum = 0;
+
+    for (int g = 0; g < p->batch; g++) {
+        int64_t rows = offsets[g + 1] - offsets[g], at = offsets[g];
+        struct product q = *p;
+        double t;
+
+        if (!rows)
+            continue;
+        q.offsets = NULL, q.batch = 1;
+        q.a = (const char *)p->a + at * p->as * 2;
+        q.b = (const char *)p->b + (tn ? at * p->bs : g * p->bb) * 2;
+        q.y = (char *)p->y + (tn ? g * p->yb : at * p->ys) * (p->y_bf16 ? 2 : 4);
+        if (tn)
+            q.k = rows;
+        else
+            q.m = rows;
+        t = library_best(&q);
+        if (t < 0)
+            return -1;
+        sum += t;
+    }
+    return sum;
+}
+
+static void price_line(const struct line *l, const struct product *p, const int32_t *offsets)
+{
+    double ours = timed(p, OURS, 0, NULL), library = l->groups ? library_loop(p, offsets) : library_best(p), split = -1, best = ours;
+    int at = 1;
+
+    for (int parts = 2; parts <= 16 && p->form != CAIRN_TN && p->k % (64 * parts) == 0; parts *= 2) {
+        double t = timed(p, SPLIT, parts, NULL);
+
+        if (t >= 0 && (split < 0 || t < split))
+            split = t, at = parts;
+    }
+    if (library >= 0 && library < best)
+        best = library;
+    if (split >= 0 && split < best)
+        best = split;
+    total_ms += ours * l->count * 1e-3, total_free_ms += best * l->count * 1e-3;
+    printf("%-12s %3d x (%5lld x %5lld, k %5lld): ours %7.1f us, library %7.1f, %2d parts %7.1f, price %5.1f %%, x %2d %7.3f ms\n", l->what,
+           l->groups ? l->groups : l->heads, (long long)l->m, (long long)l->n, (long long)l->k, ours, library, at, split,
+           100 * (ours / best - 1), l->count, (ours - best) * l->count * 1e-3);
+    fflush(stdout);
 }
 
 static void measure(const struct line *l)
@@ -143,6 +219,10 @@ static void measure(const struct line *l)
         cuda(cudaMemcpy(d, offsets, (size_t)(E + 1) * 4, cudaMemcpyHostToDevice), "offsets");
         p.offsets = d;
     }
+    if (pricing) {
+        price_line(l, &p, offsets);
+        goto out;
+    }
     of_y *= (l->y_f32 ? 4 : 2) * (l->accumulate ? 2 : 1);
     floor = fmax(flops / 770e6, (of_a + of_b + of_y) / 4.1e6);
     us = timed(&p, OURS, 0, NULL);
@@ -171,6 +251,7 @@ static void measure(const struct line *l)
         printf(" free %.1f", timed(&p, LT, 0, &plan[0]));
     printf("\n");
     fflush(stdout);
+out:
     cudaFree(room);
     cudaFree((void *)p.offsets);
     free(offsets);
@@ -209,6 +290,8 @@ static void train(void)
     total_ms = total_floor_ms = 0;
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         measure(&lines[i]);
+    if (pricing)
+        return;
     printf("all products of 4 x 1024, forward and backward: %.2f ms, floor %.2f\n", total_ms, total_floor_ms);
 }
 
@@ -229,7 +312,31 @@ static void decode(int rows)
     total_ms = total_floor_ms = 0;
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         measure(&lines[i]);
+    if (pricing)
+        return;
     printf("all products of a decoded token, %d sequences: %.3f ms, floor %.3f\n", rows, total_ms, total_floor_ms);
+}
+
+/* Steps of so many milliseconds: training of 4 x 1024, a decoding call of 64, of 1; 0: left out. */
+static void price(const char *text)
+{
+    static const char *const what[] = {"training 4 x 1024", "decoding 64", "decoding 1"};
+    double step[3] = {0, 0, 0};
+
+    sscanf(text, "%lf,%lf,%lf", &step[0], &step[1], &step[2]);
+    pricing = 1;
+    for (int i = 0; i < 3; i++) {
+        if (!(step[i] > 0))
+            continue;
+        total_free_ms = 0;
+        if (i == 0)
+            train();
+        else
+            decode(i == 1 ? 64 : 1);
+        printf("{\"what\":\"price, %s\",\"step_ms\":%.4f,\"products_ms\":%.4f,\"products_free_ms\":%.4f,\"price_of_products\":%.4f,\"price_of_step\":%.4f}\n",
+               what[i], step[i], total_ms, total_free_ms, total_ms / total_free_ms - 1, step[i] / (step[i] - total_ms + total_free_ms) - 1);
+    }
+    pricing = 0;
 }
 
 int main(int argc, char **argv)
@@ -268,6 +375,8 @@ int main(int argc, char **argv)
             train();
         if (all || !strcmp(argv[i], "decode"))
             decode(64), decode(1);
+        if (!all && !strncmp(argv[i], "price=", 6))
+            price(argv[i] + 6);
     }
     cudaFree(flush);
     product_lt_close(lt);

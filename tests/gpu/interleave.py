@@ -3,7 +3,10 @@
     python3 tests/gpu/interleave.py "BENCH_MODEL" CONFIG.json [PAIRS] [COMMAND ...]
 
 Both keep their model; each command is answered by one, then by the other, PAIRS times, and a line gives the medians, the median of
-the ratios of neighbours and their spread. One peer with sdpa, one with eager attention; the better one counts.
+the ratios of neighbours and their spread. One peer with sdpa, one with eager attention; the better one counts. Behind each figure
+stands its share of what the device gives: of training the operations that the model needs over the rate of a product of 8192^3, of
+rollouts the bytes of the weights that a call must read (once a call, the experts' by how many rows there are) over the rate of a
+copy, both measured by the peer's torch before the first command.
 """
 import json, subprocess, sys
 
@@ -33,15 +36,44 @@ def median(x):
     return x[len(x) // 2] if len(x) % 2 else (x[len(x) // 2 - 1] + x[len(x) // 2]) / 2
 
 
+def elements(c, rows):
+    """Elements of weights: that one token multiplies with, and that a call of so many rows has to read."""
+    d, h = c["hidden_size"], c["num_attention_heads"]
+    attention = d * c["q_lora_rank"] + c["q_lora_rank"] * h * (c["qk_nope_head_dim"] + c["qk_rope_head_dim"]) \
+        + d * (c["kv_lora_rank"] + c["qk_rope_head_dim"]) + h * (c["qk_nope_head_dim"] + c["v_head_dim"]) * c["kv_lora_rank"] \
+        + h * c["v_head_dim"] * d
+    expert, dense = 3 * d * c["moe_intermediate_size"], 3 * d * c["intermediate_size"]
+    layers, first, e, k = c["num_hidden_layers"], c["first_k_dense_replace"], c["n_routed_experts"], c["num_experts_per_tok"]
+    shared = c["n_shared_experts"] * expert + d * e
+    used = e * (1 - (1 - k / e) ** rows)
+    both = layers * attention + first * dense + (layers - first) * shared + c["vocab_size"] * d
+    return both + (layers - first) * k * expert, both + (layers - first) * used * expert
+
+
+def share(config, ceiling, command, tok_s):
+    name, n = command.split(",")[0], int(command.split(",")[1])
+    if name == "train":
+        return 6 * elements(config, n)[0] * tok_s / (ceiling["tflop_s"] * 1e12)
+    return 2 * elements(config, n)[1] * tok_s / n / (ceiling["copy_gb_s"] * 1e9)
+
+
 def main():
-    bench, config = sys.argv[1:3]
+    bench, path = sys.argv[1:3]
+    config = json.load(open(path))
     pairs = int(sys.argv[3]) if len(sys.argv) > 3 else 3
-    commands = sys.argv[4:] or ["train,4,1024", "rollout,1,128,64", "rollout,64,128,64"]
-    ours = start(bench.split() + [config, "-"])
-    peers = {a: start([sys.executable, __file__.replace("interleave", "peer"), config, a]) for a in ("sdpa", "eager")}
+    commands = sys.argv[4:] or ["train,4,1024", "rollout,64,128,64", "rollout,1,128,64"]
+    ours = start(bench.split() + [path, "-"])
+    peers = {a: start([sys.executable, __file__.replace("interleave", "peer"), path, a]) for a in ("sdpa", "eager")}
     ask(ours, None)
-    for p in peers.values():
+    for name, p in list(peers.items()):
         ask(p, None)
+        if p.poll() is not None:
+            del peers[name]
+    if not peers:
+        print("no peer came up")
+        return 1
+    ceiling = ask(next(iter(peers.values())), "ceiling")
+    print("ceilings by torch: product of 8192^3 %.1f TFLOP/s, copy %.1f GB/s" % (ceiling["tflop_s"], ceiling["copy_gb_s"]), flush=True)
     failed = 0
     for command in commands:
         speed, ratios = {"ours": []}, {}
@@ -61,8 +93,8 @@ def main():
                 speed.setdefault(name, []).append(theirs["tok_s"])
                 ratios.setdefault(name, []).append(mine["tok_s"] / theirs["tok_s"])
         best = max((k for k in speed if k != "ours"), key=lambda k: median(speed[k]), default=None)
-        print("%-20s ours %9.1f tok/s" % (command, median(speed["ours"])) +
-              "".join("  %s %9.1f" % (k, median(v)) for k, v in speed.items() if k != "ours") +
+        print("%-20s" % command +
+              "".join("  %s %9.1f tok/s (%.3f of the ceiling)" % (k, median(v), share(config, ceiling, command, median(v))) for k, v in speed.items()) +
               ("  ratio to %s %.2f (%.2f to %.2f)" % (best, median(ratios[best]), min(ratios[best]), max(ratios[best])) if best else ""),
               flush=True)
     for p in [ours, *peers.values()]:

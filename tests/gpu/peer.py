@@ -4,9 +4,11 @@
 
 train,B,T[,REPEATS]      forward and backward with the library's own loss, without optimiser
 rollout,N,PROMPT,NEW     generate() of N prompts, cache on, sampling
+ceiling                  a product of 8192^3 in bf16 and a copy of 2 GB, by torch
 """
 import json, sys, time
 import torch
+import transformers
 from transformers import GlmMoeDsaConfig, GlmMoeDsaForCausalLM
 
 
@@ -61,15 +63,31 @@ def rollout(model, config, n, prompt, new):
     return {"tok_s": n * new / took, "ms_a_call": 1e3 * took / new}
 
 
+def ceiling(model, config):
+    n = 8192
+    a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    x, y = (torch.randn(1 << 29, device="cuda") for _ in range(2))
+    best = {"tflop_s": 0, "copy_gb_s": 0}
+    for _ in range(6):
+        for key, work, run in (("tflop_s", 2 * n ** 3 * 4 / 1e12, lambda: a @ b), ("copy_gb_s", 2 * 4 * x.numel() * 4 / 1e9, lambda: y.copy_(x))):
+            torch.cuda.synchronize()
+            t = time.perf_counter()
+            for _ in range(4):
+                run()
+            torch.cuda.synchronize()
+            best[key] = max(best[key], work / (time.perf_counter() - t))
+    return best
+
+
 def main():
     begin = time.perf_counter()
     model, config = build(sys.argv[1], sys.argv[2])
-    print("# transformers, torch %s, %s, %d parameters, there after %.1f s" % (
-        torch.__version__, sys.argv[2], sum(p.numel() for p in model.parameters()), time.perf_counter() - begin), flush=True)
+    print("# transformers %s, torch %s, attention %s, experts %s, %d parameters, there after %.1f s" % (
+        transformers.__version__, torch.__version__, sys.argv[2], getattr(config, "_experts_implementation", None), sum(p.numel() for p in model.parameters()), time.perf_counter() - begin), flush=True)
     for line in sys.stdin:
         name, *numbers = line.strip().split(",")
         answer = {"what": line.strip()}
-        answer.update({"train": train, "rollout": rollout}[name](model, config, *map(int, numbers)))
+        answer.update({"train": train, "rollout": rollout, "ceiling": ceiling}[name](model, config, *map(int, numbers)))
         print(json.dumps(answer), flush=True)
 
 

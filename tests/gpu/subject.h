@@ -13,13 +13,17 @@
 #include "base/json.h"
 #include "base/philox.h"
 #include "model/model.h"
+#include "model/normal.h"
 #include "model/optimizer.h"
+#include "model/values.h"
 
 struct subject {
     struct cairn_compute k;
     struct cairn_model_config config;
     struct cairn_param_table table;
-    struct cairn_store weights, grads;
+    struct cairn_adapter adapter;
+    int has_adapter; /* 1: the base is frozen; grads and optimizer are the adapter's */
+    struct cairn_store weights, adapter_weights, grads;
     struct cairn_model m;
     struct cairn_pass *pass; /* for training, of rows and seqs */
     int64_t rows;
@@ -39,9 +43,65 @@ static inline uint32_t draw(struct subject *s, uint32_t below)
     return w[0] % below;
 }
 
-static inline enum cairn_status subject_open(struct subject *s, const char *config, const struct cairn_compute_opts *o,
+/* Random weights as the training code initialises them in kind, not in bits: one block of normal numbers, copied on the device again
+ * and again from where the last copy ended, since ten billion numbers by themselves take a minute. */
+#define SUBJECT_BLOCK 16777213 /* elements, a prime: no two rows of a matrix are the same */
+
+static inline enum cairn_status subject_fill(struct cairn_store *s, float scale, struct cairn_compute *k, struct cairn_error *err)
+{
+    const struct cairn_philox_key key = {.seed = 7, .purpose = CAIRN_PURPOSE_PROBE};
+    const int64_t block = SUBJECT_BLOCK;
+    float *h = malloc((size_t)block * sizeof *h), one[2] = {0, 1};
+    struct cairn_buffer *buf[2] = {NULL, NULL}; /* for the indexer's matrices and for others */
+    struct cairn_tensor from[2];
+    int64_t at = 0;
+    enum cairn_status st = CAIRN_OK;
+
+    if (!h)
+        TRY(CAIRN_NOMEM(err));
+    for (int i = 0; i < 2; i++) {
+        TRY(cairn_buffer_create(k->dev, (size_t)block * cairn_dtype_size(k->act), &buf[i], err));
+        TRY(cairn_tensor_view(&from[i], buf[i], 0, k->act, 1, &block, err));
+        cairn_normal_fill(h, block, &key, i ? (double)scale : 0.1);
+        TRY(cairn_values_set(k, &from[i], h, block, err));
+    }
+    for (int i = 0; i < s->table->count; i++) {
+        const struct cairn_param *p = &s->table->param[i];
+        int64_t n = cairn_param_count(p), done = 0;
+        struct cairn_tensor flat = cairn_tensor_reshape(&s->tensor[i], 1, &n);
+
+        if (p->ndim < 2) {
+            float v = one[!strstr(p->name, "bias")];
+
+            for (int64_t j = 0; j < n && j < block; j++)
+                h[j] = v;
+            TRY(cairn_values_set(k, &s->tensor[i], h, n, err));
+            continue;
+        }
+        while (done < n) {
+            int64_t m = block - at < n - done ? block - at : n - done;
+            struct cairn_tensor to = cairn_tensor_slice(&flat, 0, done, m),
+                                piece = cairn_tensor_slice(&from[!strstr(p->name, ".indexer.")], 0, at, m);
+
+            TRY(cairn_tensor_copy(&k->stream, &to, &piece, err));
+            done += m;
+            at = (at + m) % block;
+        }
+    }
+    TRY(cairn_stream_wait(&k->stream, err));
+out:
+    cairn_buffer_destroy(buf[0]);
+    cairn_buffer_destroy(buf[1]);
+    free(h);
+    return st;
+}
+
+/* lora: rank of an adapter on every linear layer; 0: none, all weights are trained. */
+static inline enum cairn_status subject_open(struct subject *s, const char *config, const struct cairn_compute_opts *o, int lora,
                                              struct cairn_error *err)
 {
+    static const char *const all[] = {"all-linear", NULL};
+    const struct cairn_adapter_spec spec = {.rank = lora, .alpha = lora, .targets = all};
     enum cairn_status st = CAIRN_OK;
     json_t *json = NULL;
 
@@ -51,11 +111,25 @@ static inline enum cairn_status subject_open(struct subject *s, const char *conf
     TRY(cairn_compute_open(&s->k, o, err));
     TRY(cairn_param_table_create(&s->table, &s->config, err));
     TRY(cairn_weights_create(&s->weights, &s->table, &s->k, err));
-    TRY(cairn_store_init(&s->weights, &s->config, 7, &s->k, err));
+    TRY(subject_fill(&s->weights, s->config.init_range, &s->k, err));
     s->m = (struct cairn_model){.k = &s->k, .config = &s->config, .weights = &s->weights, .segments = 1};
+    if (lora) {
+        TRY(cairn_adapter_create(&s->adapter, &s->table, &s->config, &spec, err));
+        s->has_adapter = 1;
+        TRY(cairn_weights_create(&s->adapter_weights, &s->adapter.table, &s->k, err));
+        TRY(subject_fill(&s->adapter_weights, s->config.init_range, &s->k, err));
+        s->m.adapter = &s->adapter;
+        s->m.adapter_weights = &s->adapter_weights;
+    }
 out:
     json_decref(json);
     return st;
+}
+
+/* What is trained. */
+static inline const struct cairn_param_table *subject_trained(const struct subject *s)
+{
+    return s->has_adapter ? &s->adapter.table : &s->table;
 }
 
 static inline void subject_close(struct subject *s)
@@ -64,6 +138,9 @@ static inline void subject_close(struct subject *s)
     if (s->has_optimizer)
         cairn_optimizer_free(&s->optimizer);
     cairn_store_free(&s->grads);
+    cairn_store_free(&s->adapter_weights);
+    if (s->has_adapter)
+        cairn_adapter_free(&s->adapter);
     cairn_store_free(&s->weights);
     cairn_param_table_free(&s->table);
     cairn_config_free(&s->config);
@@ -76,7 +153,7 @@ static inline enum cairn_status subject_train_room(struct subject *s, int64_t ro
     enum cairn_status st = CAIRN_OK;
 
     if (!s->has_grads) {
-        TRY(cairn_store_create(&s->grads, &s->table, s->k.dev, 1, err));
+        TRY(cairn_store_create(&s->grads, subject_trained(s), s->k.dev, 1, err));
         s->has_grads = 1;
     }
     if (s->pass && s->rows >= rows && s->seqs >= seqs)
@@ -224,7 +301,9 @@ static inline double describe_logprob_bwd(const struct cairn_logprob_bwd *a, cha
 #define PLAIN(X)                                                                                                                   \
     X(rmsnorm_bwd)                                                                                                                 \
     X(layernorm) X(rope) X(index) X(attention) X(attention_bwd) X(router) X(router_bwd) X(dispatch) X(combine) X(combine_bwd)      \
-        X(swiglu) X(swiglu_bwd) X(rows) X(embed_bwd) X(axpby) X(cast) X(sample) X(policy_loss) X(adamw) X(sumsq)
+        X(swiglu) X(swiglu_bwd) X(rows) X(embed_bwd) X(axpby) X(cast) X(sample) X(policy_loss) X(adamw) X(sumsq)            \
+            X(short_conv) X(short_conv_bwd) X(kda_gate) X(kda_gate_bwd) X(kda) X(kda_bwd) X(gated_norm) X(gated_norm_bwd) X(hyper)     \
+            X(hyper_bwd) X(hyper_out) X(hyper_out_bwd) X(streams_sum) X(streams_spread) X(pool_keys) X(pool_expand)
 
 #define WATCH(op, describe)                                                                                                        \
     static enum cairn_status watch_##op(struct cairn_stream *s, const struct cairn_##op *a, struct cairn_error *err)               \
