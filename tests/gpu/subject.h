@@ -297,15 +297,17 @@ static inline double describe_logprob_bwd(const struct cairn_logprob_bwd *a, cha
     return (a->dw.buf ? 6.0 : 4.0) * (double)a->z.dim[0] * (double)a->z.dim[1] * (double)a->w.dim[0];
 }
 
-#define DESCRIBED(X) X(matmul) X(matmul_grouped) X(rmsnorm) X(logprob) X(logprob_bwd)
-#define PLAIN(X)                                                                                                                   \
-    X(rmsnorm_bwd)                                                                                                                 \
-    X(layernorm) X(rope) X(index) X(attention) X(attention_bwd) X(router) X(router_bwd) X(dispatch) X(combine) X(combine_bwd)      \
-        X(swiglu) X(swiglu_bwd) X(rows) X(embed_bwd) X(axpby) X(cast) X(sample) X(policy_loss) X(adamw) X(sumsq)            \
-            X(short_conv) X(short_conv_bwd) X(kda_gate) X(kda_gate_bwd) X(kda) X(kda_bwd) X(gated_norm) X(gated_norm_bwd) X(hyper)     \
-            X(hyper_bwd) X(hyper_out) X(hyper_out_bwd) X(streams_sum) X(streams_spread) X(pool_keys) X(pool_expand)
+static inline double describe_none(const void *a, char *out, size_t n)
+{
+    (void)a, (void)out, (void)n;
+    return 0;
+}
 
-#define WATCH(op, describe)                                                                                                        \
+#define DESCRIBED(X) X(matmul) X(matmul_grouped) X(rmsnorm) X(logprob) X(logprob_bwd)
+#define BY_TYPE(op)  const struct cairn_##op *: describe_##op,
+#define DESCRIBE(a)  _Generic((a), DESCRIBED(BY_TYPE) default: describe_none)
+
+#define WATCH(op)                                                                                                                  \
     static enum cairn_status watch_##op(struct cairn_stream *s, const struct cairn_##op *a, struct cairn_error *err)               \
     {                                                                                                                              \
         enum cairn_status st = cairn_stream_wait(s, err);                                                                          \
@@ -316,14 +318,11 @@ static inline double describe_logprob_bwd(const struct cairn_logprob_bwd *a, cha
             st = watch.real.op(s, a, err);                                                                                         \
         if (st == CAIRN_OK)                                                                                                        \
             st = cairn_stream_wait(s, err);                                                                                        \
-        describe;                                                                                                                  \
+        flop = DESCRIBE(a)(a, name, sizeof name);                                                                                  \
         watch_note(name, cairn_now_s() - begin, flop);                                                                             \
         return st;                                                                                                                 \
     }
-#define WATCH_PLAIN(op)     WATCH(op, (void)0)
-#define WATCH_DESCRIBED(op) WATCH(op, flop = describe_##op(a, name, sizeof name))
-PLAIN(WATCH_PLAIN)
-DESCRIBED(WATCH_DESCRIBED)
+CAIRN_OPS(WATCH)
 
 static inline void watch_begin(struct cairn_compute *k)
 {
