@@ -190,7 +190,8 @@ struct cairn_swiglu_bwd {
  * adjacent, positions ascending without a gap, one run a sequence (else CAIRN_EBUG). What lies before a run's first row is in the
  * op's `tail` or `state`, which holds something for each of B sequences and is brought up to date by the call. Both absent
  * (training): sequences are whole, each run begins at position 0. A position 0 starts afresh, whatever the tail or state holds, NaN
- * too. Cutting a sequence into calls anyhow changes no bit. Fork: copy the sequence's entry of tail or state. */
+ * too. Cutting a sequence into calls anyhow changes no bit. Fork: copy the sequence's entry of tail or state.
+ * Sums over rows, in all ops of GLM-5.3-Flash: cuda takes them in runs of 64 rows, then of 64 such sums, and so on, ascending. */
 
 /* Depthwise causal convolution of K taps, then SiLU (Kimi Linear, arXiv:2510.26692): u[n,c] = sum_j w[c,j] * x[n-K+1+j, c], j
  * ascending, rows before position 0 are 0; y = u * sigmoid(u). x, y act (N, C) strided; w (C, K) weight, K <= 8; tail act (B, K,
@@ -199,8 +200,7 @@ struct cairn_short_conv {
     struct cairn_tensor x, w, y, pos, seq, tail;
 };
 /* du = dy * s*(1 + u*(1-s)), s = sigmoid(u), u again from x; dx[n] = sum_j w[c,j] * du[n+K-1-j], j ascending, inside the sequence;
- * dw f32 (C, K) += sum over rows (absent: skip). Whole sequences. x, dy, dx strided. cuda: dw in runs of 64 rows, added ascending.
- */
+ * dw f32 (C, K) += sum over rows (absent: skip). Whole sequences. x, dy, dx strided. */
 struct cairn_short_conv_bwd {
     struct cairn_tensor x, w, dy, dx, dw, pos, seq;
 };
@@ -215,7 +215,7 @@ struct cairn_kda_gate {
 /* With s = sigmoid(A a), A = exp(a_log): e = dg * bound * s*(1-s), da = A * e, da_log[h] += sum over rows and channels e*A*a (bound
  * = 0: da = -dg * A * sigmoid(a), da_log[h] += dg * g); df = da; ddt_bias += sum over rows da; db = dbeta * beta * (1 - beta). df,
  * db act, strided, db may be b, df may be f. da_log f32 (H), ddt_bias f32 (H*D): sums over rows, may be absent. da_log: each
- * channel's sum over rows, then channels. cuda: rows in runs of 64, added ascending. */
+ * channel's sum over rows, then channels. */
 struct cairn_kda_gate_bwd {
     struct cairn_tensor f, b, a_log, dt_bias, dg, dbeta, df, db, da_log, ddt_bias;
     float bound;
@@ -228,7 +228,7 @@ struct cairn_kda_gate_bwd {
  * a_{s+1} .. a_i the keys before row i, decayed until it: d_i = beta_i (v_i - S^T (kh_i P_i) - sum_{s<i} (kh_i.kh~_s) d_s),  o_i =
  * S^T (qh_i P_i) + sum_{s<=i} (qh_i.kh~_s) d_s and S <- diag(P) S + sum_s kh~_s d_s^T after row 15. Decays are running products: no
  * exponential of a sum, no quotient, nothing above 1 for any g <= 0. A row needs the chunk's earlier rows alone, so decoding is
- * this algorithm one row at a time. q, k, v, o act (N, H, D) strided, D a multiple of 4 (cuda: of 16, at most 128); g f32 (N, H,
+ * this algorithm one row at a time. q, k, v, o act (N, H, D) strided, D a multiple of 4 (cuda: at most 128); g f32 (N, H,
  * D); beta f32 (N, H); state f32 (B, H, CAIRN_KDA_ROWS(D), D): S by key; 16 rows kh~; 16 rows d; P. Of the open chunk's rows there
  * are (next position) mod 16. */
 #define CAIRN_KDA_CHUNK   16
@@ -251,7 +251,7 @@ struct cairn_gated_norm {
     float eps;
 };
 /* xh = x*rstd, s = sigmoid(z): dz = dy*w*xh*s*(1-s); t = dy*w*s, dx = rstd * (t - xh*mean(t*xh)); dw f32 (D) += sum over rows
- * dy*xh*s (absent: skip). dx may be dy or x, dz may be z; all strided. cuda: dw in runs of 64 rows, added ascending. */
+ * dy*xh*s (absent: skip). dx may be dy or x, dz may be z; all strided. */
 struct cairn_gated_norm_bwd {
     struct cairn_tensor x, z, w, rstd, dy, dx, dz, dw;
 };
@@ -270,8 +270,7 @@ struct cairn_hyper {
 };
 /* From dy (N, D) and dmix (N, M; its pre is not read): dm f32 (N, M), gradient of m, through the unrolled loop; may be dmix. dx +=
  * pre[i] * dy
- * + x * r', r' the gradient through rstd; the caller adds dm . W. dbase f32 (M), dscale f32 (3) += sum over rows (absent: skip).
- * cuda: both in runs of 64 rows, added ascending. */
+ * + x * r', r' the gradient through rstd; the caller adds dm . W. dbase f32 (M), dscale f32 (3) += sum over rows (absent: skip). */
 struct cairn_hyper_bwd {
     struct cairn_tensor x, m, base, scale, rstd, dy, dmix, dm, dx, dbase, dscale;
     float eps;

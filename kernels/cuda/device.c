@@ -115,7 +115,8 @@ static enum cairn_status faults(struct cuda *d, struct cairn_error *err)
                                        [FAULT_PAGE] = "a page is outside of the cache",
                                        [FAULT_CHOICE] = "idx does not hold ascending positions that its row sees",
                                        [FAULT_OFFSETS] = "offsets do not ascend from 0 to the number of rows",
-                                       [FAULT_TARGET] = "a token is outside of the vocabulary"};
+                                       [FAULT_TARGET] = "a token is outside of the vocabulary",
+                                       [FAULT_RUN] = "the rows of a sequence are no run; row"};
     struct fault f = *(volatile struct fault *)d->h_fault;
 
     if (f.what == FAULT_NONE)

@@ -64,6 +64,7 @@ enum fault_what {
     FAULT_CHOICE,   /* idx: not ascending visible positions, or none */
     FAULT_OFFSETS,  /* group offsets that do not ascend from 0 to N */
     FAULT_TARGET,   /* a target or token outside of the vocabulary */
+    FAULT_RUN,      /* rows of a sequence that are no run */
     FAULT_WHATS
 };
 

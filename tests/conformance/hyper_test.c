@@ -127,7 +127,7 @@ static void backward(struct lab *l)
         {
             double size = sqrt(d + 1.0) * (1 + 1 / shapes[i].x); /* of dpre, dcomb and rstd */
 
-            lab_near(l, "dm", dm, dm2, 1e-4, 1e-5 * size);
+            lab_near(l, shapes[i].why, dm, dm2, 1e-4, 1e-5 * size);
             lab_near(l, "dx", dx, dx2, 1e-4, 1e-5 * size);
             lab_near(l, "dbase", base, base2, 1e-4, 1e-5 * size * sqrt(n + 1.0));
             lab_near(l, "dscale", scale, scale2, 1e-4, 3e-5 * size * sqrt(n * M + 1.0));
