@@ -8,5 +8,4 @@
         (void)a;                                                                                                                   \
         return cairn_fail(err, CAIRN_EDEVICE, "the cuda back-end has no %s; choose kernels.backend: cpu", #op);                    \
     }
-ABSENT_OP(kda)
 ABSENT_OP(kda_bwd)

@@ -38,19 +38,24 @@ static inline int64_t parts_floats(int64_t parts, int64_t width)
 }
 
 /* v[e] of all lanes added, for 32 values at a time: lane l ends with the sum of v[l] in v[0]. Each sum is the tree of warp_sum. */
+template <int H> __device__ static inline void lanes_fold(float v[32])
+{
+    const int up = threadIdx.x & H;
+
+#pragma unroll
+    for (int e = 0; e < H; e++) {
+        const float give = up ? v[e] : v[e + H], keep = up ? v[e + H] : v[e];
+
+        v[e] = keep + __shfl_xor_sync(0xffffffffu, give, H);
+    }
+}
 __device__ static inline void lanes_sum(float v[32])
 {
-    const int lane = threadIdx.x % 32;
-
-#pragma unroll
-    for (int h = 16; h; h >>= 1)
-#pragma unroll
-        for (int e = 0; e < h; e++) {
-            const int up = lane & h;
-            const float give = up ? v[e] : v[e + h], keep = up ? v[e + h] : v[e];
-
-            v[e] = keep + __shfl_xor_sync(0xffffffffu, give, h);
-        }
+    lanes_fold<16>(v);
+    lanes_fold<8>(v);
+    lanes_fold<4>(v);
+    lanes_fold<2>(v);
+    lanes_fold<1>(v);
 }
 
 #endif

@@ -1,0 +1,202 @@
+/* kda.cuh - one chunk of Kimi delta attention for one head, as the kernels of forward and backward share it.
+ *
+ * A block of W threads (32, 64 or 128, the head's D channels and zeros) has one head. Thread t is key channel t where rows are
+ * entered and value channel t where they are answered; there it holds column t of the state in W registers, and a row that all
+ * threads read comes from shared memory, four channels a load. Every sum over channels is one chain of fma, or the tree of
+ * lanes_sum with warps ascending, whatever rows are there: a row has the same bits alone (kda_row in kda.cu) and in its chunk.
+ *
+ * Shared memory is carved by each kernel: rows of W floats. What has the length of a thread's registers is unrolled; rows are not,
+ * so that code stays small.
+ */
+#ifndef CAIRN_KERNELS_CUDA_KDA_CUH
+#define CAIRN_KERNELS_CUDA_KDA_CUH
+
+#include "runs.cuh"
+
+#define CHUNK CAIRN_KDA_CHUNK
+
+struct kda_job {
+    struct runs r;
+    const void *q, *k, *v;
+    const float *g, *beta;
+    int64_t qn, qh, kn, kh, vn, vh; /* strides of rows and heads */
+    int64_t D, H;
+    float scale, eps;
+};
+
+/* Rows in shared memory. */
+struct kda_room {
+    float *from;  /* [2][16][W] k, then q; in the end times the decay since the chunk's begin */
+    float *unit;  /* [2][16][W] the same without decay; NULL: not kept */
+    float *decay; /* [16][W] */
+    float *keys;  /* [16][W] decayed until the latest row */
+    float *part;  /* [16][WARPS][32] */
+    float *m;     /* [16][16] k_i . key_s */
+    float *qk;    /* [16][16] q_i . key_s */
+    float *rho;   /* [2][16] of k, of q */
+    float *last;  /* [W] decay since the chunk's begin, after the latest row */
+};
+
+/* v[e] of all threads of the block, e < 32, for row `row` of part: to be added by part_total after a barrier. */
+template <int W> __device__ static inline void part_put(float *part, int row, float v[32])
+{
+    lanes_sum(v);
+    part[(row * (W / 32) + threadIdx.x / 32) * 32 + threadIdx.x % 32] = v[0];
+}
+
+template <int W> __device__ static inline float part_total(const float *part, int row, int e)
+{
+    float s = part[row * (W / 32) * 32 + e];
+
+#pragma unroll
+    for (int w = 1; w < W / 32; w++)
+        s += part[(row * (W / 32) + w) * 32 + e];
+    return s;
+}
+
+/* Key row s by the decay of the new row, and its products with the new q and k. */
+__device__ static inline void key_decay(float *key, float a, float q, float k, float *with_k, float *with_q)
+{
+    const float x = *key * a;
+
+    *key = x;
+    *with_k = k * x;
+    *with_q = q * x;
+}
+
+/* Rows n .. n + rows of the input become rows i .. i + rows. prefix: this channel's decay since the chunk's begin, in and out. */
+template <typename T, int W>
+__device__ static inline void chunk_enter(const struct kda_job *job, const struct kda_room *m, int64_t n, int64_t h, int i,
+                                          int rows, float *prefix)
+{
+    const int t = threadIdx.x, there = t < job->D;
+    float v[32];
+
+    for (int r = 0; r < rows; r++) {
+        const int e = (i + r) * W + t;
+
+        m->from[e] = there ? ld((const T *)job->k + (n + r) * job->kn + h * job->kh + t) : 0.0f;
+        m->from[CHUNK * W + e] = there ? ld((const T *)job->q + (n + r) * job->qn + h * job->qh + t) : 0.0f;
+        m->decay[e] = there ? expf(job->g[((n + r) * job->H + h) * job->D + t]) : 1.0f;
+    }
+#pragma unroll
+    for (int e = 0; e < 32; e++) {
+        const float x = e % CHUNK >= i && e % CHUNK < i + rows ? m->from[e * W + t] : 0.0f;
+
+        v[e] = x * x;
+    }
+    part_put<W>(m->part, 0, v);
+    __syncthreads();
+    if (t < 32)
+        m->rho[t] = 1.0f / sqrtf(part_total<W>(m->part, 0, t) + job->eps);
+    __syncthreads();
+    for (int r = i; r < i + rows; r++) {
+        const float k = m->from[r * W + t] * m->rho[r], q = m->from[(CHUNK + r) * W + t] * m->rho[CHUNK + r] * job->scale,
+                    a = m->decay[r * W + t];
+
+#pragma unroll
+        for (int s = 0; s < CHUNK; s++) {
+            v[s] = 0.0f;
+            v[CHUNK + s] = s == r ? q * k : 0.0f;
+            if (s < r)
+                key_decay(m->keys + s * W + t, a, q, k, &v[s], &v[CHUNK + s]);
+        }
+        m->keys[r * W + t] = k;
+        *prefix = r ? *prefix * a : a;
+        if (m->unit) {
+            m->unit[r * W + t] = k;
+            m->unit[(CHUNK + r) * W + t] = q;
+        }
+        m->from[r * W + t] = k * *prefix;
+        m->from[(CHUNK + r) * W + t] = q * *prefix;
+        part_put<W>(m->part, r, v);
+    }
+    m->last[t] = *prefix;
+    __syncthreads();
+    for (int e = t; e < rows * 32; e += W) {
+        const int r = i + e / 32, s = e % 32;
+
+        (s < CHUNK ? m->m : m->qk)[r * CHUNK + s % CHUNK] = part_total<W>(m->part, r, s);
+    }
+    __syncthreads();
+}
+
+/* acc[e] = row e . x, for four rows of W floats in shared memory; x in registers. */
+template <int W> __device__ static inline void rows_dot(const float *rows, const float (&x)[W], float acc[4])
+{
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        acc[e] = 0.0f;
+#pragma unroll
+    for (int c = 0; c < W; c += 4)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const float4 y = *(const float4 *)(rows + e * W + c);
+
+            acc[e] = fmaf(y.x, x[c], acc[e]);
+            acc[e] = fmaf(y.y, x[c + 1], acc[e]);
+            acc[e] = fmaf(y.z, x[c + 2], acc[e]);
+            acc[e] = fmaf(y.w, x[c + 3], acc[e]);
+        }
+}
+
+/* x[c] = fma(row[c], y, x[c]) */
+template <int W> __device__ static inline void row_add(const float *row, float y, float (&x)[W])
+{
+#pragma unroll
+    for (int c = 0; c < W; c += 4) {
+        const float4 k = *(const float4 *)(row + c);
+
+        x[c] = fmaf(k.x, y, x[c]);
+        x[c + 1] = fmaf(k.y, y, x[c + 1]);
+        x[c + 2] = fmaf(k.z, y, x[c + 2]);
+        x[c + 3] = fmaf(k.w, y, x[c + 3]);
+    }
+}
+
+template <int W> __device__ static inline void row_times(const float *row, float (&x)[W])
+{
+#pragma unroll
+    for (int c = 0; c < W; c += 4) {
+        const float4 k = *(const float4 *)(row + c);
+
+        x[c] *= k.x;
+        x[c + 1] *= k.y;
+        x[c + 2] *= k.z;
+        x[c + 3] *= k.w;
+    }
+}
+
+/* base + sum over s < count of weight[s] * rows[s][t], s ascending */
+template <int W> __device__ static inline float earlier(float base, const float *weight, const float *rows, int count)
+{
+    for (int s = 0; s < count; s++)
+        base = fmaf(weight[s], rows[s * W + threadIdx.x], base);
+    return base;
+}
+
+/* S <- diag(last) S + sum of keys d^T, thread t its column. */
+template <int W> __device__ static inline void chunk_close(const struct kda_room *m, const float *d, float (&S)[W])
+{
+    row_times<W>(m->last, S);
+#pragma unroll 1
+    for (int s = 0; s < CHUNK; s++)
+        row_add<W>(m->keys + s * W, d[s * W + threadIdx.x], S);
+}
+
+/* The statement with T and the width W. */
+#define ON_WIDTH(D, ...)                                                                                                           \
+    do {                                                                                                                           \
+        if ((D) <= 32) {                                                                                                           \
+            enum { W = 32 };                                                                                                       \
+            __VA_ARGS__;                                                                                                           \
+        } else if ((D) <= 64) {                                                                                                    \
+            enum { W = 64 };                                                                                                       \
+            __VA_ARGS__;                                                                                                           \
+        } else {                                                                                                                   \
+            enum { W = 128 };                                                                                                      \
+            __VA_ARGS__;                                                                                                           \
+        }                                                                                                                          \
+    } while (0)
+
+#endif
