@@ -2,7 +2,7 @@
  * answers runs of one row (decoding) from the state where it lies. Both are rows of the same algorithm, with the same bits
  * (kda.cuh).
  *
- * Floor of the walk: 6 D^2 + about 70 D multiply-adds a row and head. Of a decoded row: the state read once, its open rows read and
+ * Floor of the walk: 3 D^2 + about 70 D multiply-adds a row and head. Of a decoded row: the state read once, its open rows read and
  * the keys among them written; every 16th row the state read again and written.
  */
 #include "kda.cuh"
