@@ -212,8 +212,10 @@ static int end_child(struct keeper *k, int slot)
     kill(c->pid, SIGKILL);
     while (waitpid(c->pid, &status, 0) < 0 && errno == EINTR)
         ;
-    if (slot)
+    if (slot) {
         end_orphans(k);
+        cairn_sandbox_tidy(c->pid);
+    }
     return status;
 }
 

@@ -33,6 +33,9 @@ pid_t cairn_sandbox_fork(const struct cairn_sandbox *box, int keep_fd, int quiet
 /* The limits of memory and processes for this process and what it starts: called in the child where foreign code begins. */
 void cairn_sandbox_limit(const struct cairn_sandbox *box);
 
+/* In the parent, when child pid has ended: removes what it had for a private folder where there were no namespaces. */
+void cairn_sandbox_tidy(pid_t pid);
+
 /* Kills and reaps whatever descends from this process but its (n) children `spare`: all of a namespace, or all orphans that fell to us. */
 void cairn_sandbox_end(const pid_t *spare, int n);
 
