@@ -62,14 +62,23 @@ static void say(struct work *w, const char *action, int code, const char *fmt, .
     w->code = code;
 }
 
+static int64_t links_done(const struct work *w)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < w->job->links; i++)
+        n += cairn_link_done(w->run, &w->job->link[i]);
+    return n;
+}
+
 static void end_tell(struct work *w)
 {
     if (w->sentence[0])
         cairn_info("%s", w->sentence);
     cairn_ledger_tell(w->run, "end", w->job,
-                      json_pack("{s:s, s:I, s:I, s:s, s:i, s:s, s:f}", "job", w->id, "restart", (json_int_t)w->restart, "task",
+                      json_pack("{s:s, s:I, s:I, s:s, s:i, s:s, s:f, s:I}", "job", w->id, "restart", (json_int_t)w->restart, "task",
                                 (json_int_t)w->task, "action", w->action, "code", w->code, "text", w->sentence, "seconds",
-                                cairn_now_s() - w->began_s));
+                                cairn_now_s() - w->began_s, "links_done", (json_int_t)links_done(w)));
 }
 
 /* --- leaving ----------------------------------------------------------------------------------------------------------- */
@@ -275,7 +284,7 @@ static int too_often(struct work *w)
 
     if (cairn_ledger_read(w->run, &events, NULL) == CAIRN_OK)
         cairn_ledger_failures(&f, events, w->job->step, w->job->group);
-    stop = (f.code == w->code ? f.same : 0) + 1 >= attempts;
+    stop = (f.code == w->code && links_done(w) <= f.done ? f.same : 0) + 1 >= attempts;
     json_decref(events);
     if (stop) {
         size_t n = strlen(w->sentence);
@@ -514,10 +523,37 @@ static int preflight(struct work *w)
     return !w->code;
 }
 
+/* How a step ended that should have committed something, and has not. Leaves with *code. `what` and `stage` are for people. */
+static void step_failed(struct work *w, const char *what, const char *stage, const struct cairn_srun_end *end, const char *said, int *code)
+{
+    char host[256] = "";
+
+    if (end->code == CAIRN_EAGAIN || end->code == 128 + SIGTERM || ((end->told || cairn_stop_requested()) && end->code == 0)) {
+        say(w, CAIRN_ENDED_REQUEUE, CAIRN_EAGAIN, "%s: stopped early%s; goes on when it is started again", what,
+            end->told ? ", its time is nearly over" : "");
+        *code = go_again(w, 1);
+    } else if (end->code == CAIRN_ENOINPUT) {
+        *code = repair(w, said[0] ? said : "an input");
+    } else if (end->code == CAIRN_EFENCED) {
+        say(w, CAIRN_ENDED_KILLED, CAIRN_EFENCED, "%s: another attempt is at work: %s", what, said);
+        end_tell(w);
+    } else if (end->code == 0) {
+        say(w, CAIRN_ENDED_RETRY, CAIRN_EBUG, "%s: srun said 0, but nothing is committed", what);
+        *code = failed(w);
+    } else {
+        say(w, CAIRN_ENDED_RETRY, end->code, "%s: %s ended with %d%s%s", what, stage, end->code, said[0] ? ": " : "", said);
+        if (end->code == CAIRN_EDEVICE && w->nodes == 1) {
+            gethostname(host, sizeof host - 1);
+            cairn_ledger_tell(w->run, "unfit", w->job, json_pack("{s:s, s:s, s:s}", "job", w->id, "node", host, "text", said));
+        }
+        *code = failed(w);
+    }
+}
+
 /* One link. 1: go on with the next; 0: leave with *code. */
 static int link_do(struct work *w, const struct cairn_link *l, int *code)
 {
-    char *missing = NULL, *relative = cairn_link_relative(l), host[256] = "", said[300];
+    char *missing = NULL, *relative = cairn_link_relative(l), stage[64], said[300];
     struct cairn_srun_end end = {0};
     struct cairn_error err = {0};
     double since = cairn_wall_s();
@@ -560,31 +596,106 @@ static int link_do(struct work *w, const struct cairn_link *l, int *code)
         more = 1;
         goto out;
     }
-    if (end.code == CAIRN_EAGAIN || end.code == 128 + SIGTERM || ((end.told || cairn_stop_requested()) && end.code == 0)) {
-        say(w, CAIRN_ENDED_REQUEUE, CAIRN_EAGAIN, "%s: stopped early%s; goes on when it is started again", relative,
-            end.told ? ", its time is nearly over" : "");
-        *code = go_again(w, 1);
-    } else if (end.code == CAIRN_ENOINPUT) {
-        *code = repair(w, said[0] ? said : "an input");
-    } else if (end.code == CAIRN_EFENCED) {
-        say(w, CAIRN_ENDED_KILLED, CAIRN_EFENCED, "%s: another attempt is at work: %s", relative, said);
-        end_tell(w);
-    } else if (end.code == 0) {
-        say(w, CAIRN_ENDED_RETRY, CAIRN_EBUG, "%s: srun said 0, but nothing is committed", relative);
-        *code = failed(w);
-    } else {
-        say(w, CAIRN_ENDED_RETRY, end.code, "%s: cairn-%s ended with %d%s%s", relative, cairn_stage_name(l->stage), end.code,
-            said[0] ? ": " : "", said);
-        if (end.code == CAIRN_EDEVICE && w->nodes == 1) {
-            gethostname(host, sizeof host - 1);
-            cairn_ledger_tell(w->run, "unfit", w->job, json_pack("{s:s, s:s, s:s}", "job", w->id, "node", host, "text", said));
-        }
-        *code = failed(w);
-    }
+    snprintf(stage, sizeof stage, "cairn-%s", cairn_stage_name(l->stage));
+    step_failed(w, relative, stage, &end, said, code);
 out:
     free(missing);
     free(relative);
     return more;
+}
+
+/* --- resident ---------------------------------------------------------------------------------------------------------------- */
+
+/* srun's --multi-prog file: which ranks run what. In the run's log folder, made anew by each start; *path malloc'ed. */
+static enum cairn_status programs_write(const struct work *w, char **path, struct cairn_error *err)
+{
+    static const enum cairn_stage roles[] = {CAIRN_STAGE_ROLLOUT, CAIRN_STAGE_SCORE, CAIRN_STAGE_TRAIN};
+    const char *install = cairn_install_dir();
+    struct cairn_str text = {0};
+    enum cairn_status st = CAIRN_OK;
+    int64_t rank = 0;
+
+    *path = cairn_format("%s/log/resident.%s.conf", w->run->dir, w->id);
+    if (!*path || !install)
+        TRY(CAIRN_NOMEM(err));
+    if (strpbrk(w->run->dir, " \t\"'\\%")) /* srun has no quoting that all its versions know */
+        TRY(cairn_fail(err, CAIRN_EUSAGE, "%s: srun --multi-prog takes no blanks, quotes, backslashes and percent signs in a path", w->run->dir));
+    for (size_t k = 0; k < sizeof roles / sizeof *roles; k++) {
+        int64_t n = cairn_job_ranks(w->run, w->job, &(struct cairn_link){1, roles[k], NULL});
+
+        cairn_str_printf(&text, "%lld-%lld %s/bin/cairn-%s %s --resident\n", (long long)rank, (long long)(rank + n - 1), install,
+                         cairn_stage_name(roles[k]), w->run->dir);
+        rank += n;
+    }
+    if (text.oom)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_file_replace(*path, text.p, text.len, err));
+out:
+    cairn_str_free(&text);
+    return st;
+}
+
+/* The first failure that a role has told since then; 1: one has told something, so it was at work. */
+static int roles_sentence(const struct work *w, double since_wall_s, char *text, size_t n)
+{
+    static const enum cairn_stage stages[] = {CAIRN_STAGE_TRAIN, CAIRN_STAGE_ROLLOUT, CAIRN_STAGE_SCORE, CAIRN_STAGE_SYNC};
+    int told = 0;
+
+    text[0] = 0;
+    for (size_t k = 0; k < sizeof stages / sizeof *stages && !text[0]; k++)
+        for (int i = 0; i < w->job->links && !text[0]; i++)
+            if (w->job->link[i].stage == stages[k] && !cairn_link_done(w->run, &w->job->link[i])) {
+                told |= stage_sentence(w, &w->job->link[i], since_wall_s, text, n);
+                break; /* a role stands at its first open link */
+            }
+    return told;
+}
+
+/* All roles, to the end of the run. Returns the job's exit code. */
+static int resident_do(struct work *w)
+{
+    struct cairn_srun_end end = {0};
+    struct cairn_error err = {0};
+    double since = cairn_wall_s();
+    char *conf = NULL, said[300];
+    int code = 0, told, last = -1;
+
+    for (int i = 0; i < w->job->links; i++)
+        if (cairn_link_done(w->run, &w->job->link[i]))
+            last = i;
+    if (last >= 0)
+        stage_settle(w, &w->job->link[last]);
+    for (int launch = 0; !all_done(w); launch++) {
+        const char *argv[] = {"--multi-prog", NULL, NULL};
+        struct cairn_srun s = {.argv = argv, .ranks = w->job->ranks, .nodes = w->nodes, .stop_at_s = w->stop_at_s};
+        enum cairn_status st = conf ? CAIRN_OK : programs_write(w, &conf, &err);
+
+        argv[1] = conf;
+        if (st == CAIRN_OK)
+            st = cairn_srun(&end, &s, &err);
+        if (st != CAIRN_OK) {
+            say(w, CAIRN_ENDED_RETRY, (int)err.code, "resident run: %s", err.text);
+            code = failed(w);
+            goto out;
+        }
+        told = roles_sentence(w, since, said, sizeof said);
+        if (launch == LAUNCHES || told || ours(end.code) || end.code == 128 + SIGTERM || end.terminated || cairn_stop_requested())
+            break;
+        cairn_warn("the step was not launched (srun ended with %d); another try", end.code);
+    }
+    if (all_done(w)) {
+        say(w, CAIRN_ENDED_DONE, 0, "%s", "");
+        end_tell(w);
+    } else if (end.terminated) {
+        code = ended_by_slurm(w, "resident run");
+    } else {
+        step_failed(w, "resident run", "a role", &end, said, &code);
+    }
+out:
+    if (conf)
+        unlink(conf);
+    free(conf);
+    return code;
 }
 
 /* When Slurm will end the job, and what time it gives it then; slurm.grace where it does not tell. */
@@ -626,6 +737,8 @@ static int work_do(struct work *w)
         if (!preflight(w))
             return cairn_stop_requested() == SIGTERM ? ended_by_slurm(w, "") : failed(w);
     }
+    if (w->job->which == CAIRN_JOB_RESIDENT)
+        return resident_do(w);
     for (int i = 0; i < w->job->links; i++) {
         if (cairn_stop_requested() == SIGTERM)
             return ended_by_slurm(w, "");

@@ -2,6 +2,8 @@
  *
  *     for each link that is not committed:   inputs there? -> srun cairn-<stage> -> committed?
  *
+ * A resident run: all roles in one srun (--multi-prog) until the chain is done; what ends it early is judged in the same way.
+ *
  * Exit codes of srun are hints. What follows from what:
  *     inputs missing        whoever makes them is queued again (submit.h, "repair"), and this job anew behind them
  *     stopped early (75)    scontrol requeue: same id, so that children go on waiting; where that is refused, queued anew,

@@ -71,6 +71,7 @@ static int about(const json_t *e, int64_t step, const char *group)
 
 void cairn_ledger_failures(struct cairn_failures *out, const json_t *events, int64_t step, const char *group)
 {
+    int64_t done;
     size_t i;
     json_t *e;
 
@@ -84,7 +85,9 @@ void cairn_ledger_failures(struct cairn_failures *out, const json_t *events, int
             *out = (struct cairn_failures){.text = ""};
         if (strcmp(ev, "end") || !about(e, step, group) || (strcmp(action, CAIRN_ENDED_RETRY) && strcmp(action, CAIRN_ENDED_STOP)))
             continue;
-        out->same = code == out->code ? out->same + 1 : 1;
+        done = json_integer_value(json_object_get(e, "links_done"));
+        out->same = code == out->code && done <= out->done ? out->same + 1 : 1; /* it had come further: not in a row */
+        out->done = done;
         out->code = code;
         out->for_good = !strcmp(action, CAIRN_ENDED_STOP);
         out->text = text_of(e, "text");

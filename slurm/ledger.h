@@ -33,6 +33,7 @@ enum cairn_status cairn_ledger_read(const struct cairn_run *run, json_t **out, s
 
 /* How the job has failed since the last `go` and since it last did well. */
 struct cairn_failures {
+    int64_t done; /* links of the job that were committed at its last failure: one that came further is the first of a row */
     int same;         /* how often in a row with the code of the last one */
     int code;         /* of the last one; 0: none */
     int for_good;     /* the last one was one that trying again does not mend */

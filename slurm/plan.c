@@ -137,6 +137,27 @@ static void jobs_cut(struct cairn_plan *p)
         j->links++;
         j->done = j->done && cairn_link_done(p->run, l);
     }
+}
+
+/* All of it is one job. */
+static void job_resident(struct cairn_plan *p)
+{
+    static const enum cairn_stage roles[] = {CAIRN_STAGE_ROLLOUT, CAIRN_STAGE_SCORE, CAIRN_STAGE_TRAIN};
+    struct cairn_job *j = &p->job[p->n++];
+    char prefix[80];
+
+    *j = (struct cairn_job){.which = CAIRN_JOB_RESIDENT, .link = p->link, .links = p->nlinks, .tasks = 1, .done = 1};
+    for (int i = 0; i < p->nlinks && j->done; i++)
+        j->done = cairn_link_done(p->run, &p->link[i]);
+    for (size_t k = 0; k < sizeof roles / sizeof *roles; k++)
+        j->ranks += cairn_job_ranks(p->run, j, &(struct cairn_link){1, roles[k], NULL});
+    cairn_job_prefix(p->run, prefix, sizeof prefix);
+    snprintf(j->group, sizeof j->group, "resident");
+    snprintf(j->name, sizeof j->name, "%s0.%s", prefix, j->group);
+}
+
+static void jobs_measure(struct cairn_plan *p)
+{
     for (int k = 0; k < p->n; k++) {
         struct cairn_job *j = &p->job[k];
 
@@ -233,7 +254,13 @@ enum cairn_status cairn_plan_make(struct cairn_plan *out, const struct cairn_run
     p.job = calloc((size_t)p.nlinks + 1, sizeof *p.job);
     if (!p.job)
         TRY(CAIRN_NOMEM(err));
-    jobs_cut(&p);
+    if (cairn_run_resident(run)) {
+        if (p.nlinks)
+            job_resident(&p);
+    } else {
+        jobs_cut(&p);
+        jobs_measure(&p);
+    }
     TRY(parents_find(&p, err));
     *out = p;
     p = (struct cairn_plan){0};

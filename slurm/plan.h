@@ -7,6 +7,10 @@
  *     tiny-1a2b3c4d.3.score-train-sync     name: folder of the run, first 8 digits of its uuid, step, stages
  *     tiny-1a2b3c4d.3.eval
  *
+ * A resident run is one job, of step 0, with all links of the chain: all roles are ranks of one step in one allocation.
+ *
+ *     tiny-1a2b3c4d.0.resident
+ *
  * Pure functions of the run and of which manifests are there. They ask nothing of Slurm.
  */
 #ifndef CAIRN_SLURM_PLAN_H
@@ -14,18 +18,19 @@
 
 #include "stages/common/run.h"
 
-#define CAIRN_JOB_EVAL    (-1)
+#define CAIRN_JOB_EVAL     (-1)
+#define CAIRN_JOB_RESIDENT (-2)
 #define CAIRN_JOB_PARENTS 16
 
 struct cairn_job {
     char name[160];
     char group[64]; /* "score-train-sync", "eval" */
     int64_t step;
-    int which;                     /* index into slurm.jobs, or CAIRN_JOB_EVAL */
+    int which;                     /* index into slurm.jobs, or CAIRN_JOB_EVAL, CAIRN_JOB_RESIDENT */
     const struct cairn_link *link; /* (links) borrowed from the plan */
     int links;
     int64_t tasks;                          /* of the job array; 1: no array */
-    int64_t ranks;                          /* of its widest stage */
+    int64_t ranks;                          /* of its widest stage; resident: of all roles */
     int done;                               /* all links are committed */
     int parent[CAIRN_JOB_PARENTS], parents; /* indices of jobs in the plan */
 };
@@ -45,7 +50,7 @@ const struct cairn_job *cairn_plan_find(const struct cairn_plan *p, int64_t step
 /* The job that makes link l; NULL if there is none. */
 const struct cairn_job *cairn_plan_maker(const struct cairn_plan *p, const struct cairn_link *l);
 
-/* Ranks of one link's step within a job. */
+/* Ranks of one link's step within a job; of a resident one, those of the link's role. */
 int64_t cairn_job_ranks(const struct cairn_run *run, const struct cairn_job *job, const struct cairn_link *l);
 /* "tiny-1a2b3c4d." : what the names of this run's jobs begin with. n bytes at text. */
 void cairn_job_prefix(const struct cairn_run *run, char *text, size_t n);

@@ -7,7 +7,7 @@
 #include "base/status.h"
 
 struct cairn_srun {
-    const char *const *argv; /* the program, NULL at the end */
+    const char *const *argv; /* the program, NULL at the end; or two words, --multi-prog and its file */
     int64_t ranks, nodes;    /* nodes of the allocation; the step takes as many as it has ranks for */
     double stop_at_s;        /* cairn_now_s() at which it is told to stop (SIGUSR1); 0: never */
 };
