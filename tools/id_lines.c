@@ -54,6 +54,9 @@ static enum cairn_status ids_read(struct cairn_id_lines *l, const json_t *row, s
         if (json_integer_value(v) < 0 || json_integer_value(v) >= l->c->vocab)
             return cairn_fail(err, CAIRN_EDATA, "%s: ids[%zu]: %lld is outside the vocabulary of %lld", where, i,
                               (long long)json_integer_value(v), (long long)l->c->vocab);
+        if (cairn_config_placeholder(l->c, json_integer_value(v)))
+            return cairn_fail(err, CAIRN_EDATA, "%s: ids[%zu]: %lld stands for an image or a video; only text is supported", where, i,
+                              (long long)json_integer_value(v));
         if (!cairn_ids_push(ids, (int32_t)json_integer_value(v)))
             return CAIRN_NOMEM(err);
     }

@@ -10,7 +10,7 @@
 
 struct cairn_id_lines;
 
-/* FILE may be a pipe. c: ids must be in its vocabulary, sequences (with `more` tokens behind them) within its positions; borrowed. */
+/* FILE may be a pipe. c: ids must be in its vocabulary and text, sequences (with `more` tokens behind them) within its positions; borrowed. */
 enum cairn_status cairn_id_lines_open(struct cairn_id_lines **out, const char *path, const struct cairn_model_config *c, int64_t more,
                                       struct cairn_error *err);
 void cairn_id_lines_close(struct cairn_id_lines *l);

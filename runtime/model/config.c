@@ -292,6 +292,14 @@ int64_t cairn_config_index_width(const struct cairn_model_config *c)
     return (int64_t)c->index_topk + c->index_pool - 1;
 }
 
+int cairn_config_placeholder(const struct cairn_model_config *c, int64_t id)
+{
+    for (int i = 0; i < c->placeholders; i++)
+        if (c->placeholder[i] == id)
+            return 1;
+    return 0;
+}
+
 /* What the published config.json files of glm_moe_dsa hold, read here or not. */
 static const char *const dsa_keys[] = {
     "architectures", "attention_bias", "attention_dropout", "bos_token_id", "dtype", "eos_token_id", "ep_size", "first_k_dense_replace",

@@ -59,6 +59,8 @@ struct cairn_model_config {
 enum cairn_status cairn_config_parse(struct cairn_model_config *c, const json_t *obj, const char *where, struct cairn_error *err);
 /* Width of an index set: index_topk, and with pools the tail of up to index_pool - 1 tokens. */
 int64_t cairn_config_index_width(const struct cairn_model_config *c);
+/* 1: the id stands for an image or a video, which this program does not see: refused in what people give it. */
+int cairn_config_placeholder(const struct cairn_model_config *c, int64_t id);
 /* The first key of obj that no configuration of its architecture has, or NULL; *box: "text_config." if it stands there, else "";
  * *near: the nearest that one has, or NULL. For what people write by hand (model.init): there a misspelt key must not be passed over. */
 const char *cairn_config_unknown(const json_t *obj, const char **box, const char **near);

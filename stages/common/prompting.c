@@ -109,6 +109,9 @@ enum cairn_status cairn_prompting_ids(struct cairn_prompting *p, const struct ca
         if (ids->p[i] >= c->vocab)
             st = cairn_fail(err, CAIRN_EDATA, "%s:%lld: token %d is outside the model's vocabulary of %lld", file->path, line, ids->p[i],
                             (long long)c->vocab);
+        else if (cairn_config_placeholder(c, ids->p[i]))
+            st = cairn_fail(err, CAIRN_EDATA, "%s:%lld: token %d stands for an image or a video; prompts are text only", file->path, line,
+                            ids->p[i]);
     if (st != CAIRN_OK)
         ids->n = before;
     return st;

@@ -29,8 +29,8 @@ enum cairn_status cairn_prompting_open(struct cairn_prompting *p, const struct c
                                        const struct cairn_model_config *c, struct cairn_error *err);
 void cairn_prompting_close(struct cairn_prompting *p);
 
-/* Appends the ids of row `row` of a prompt file. CAIRN_EDATA "FILE:LINE: ..." if there are none, one is outside the model's vocabulary, or
- * prompt and max_new tokens exceed its positions. */
+/* Appends the ids of row `row` of a prompt file. CAIRN_EDATA "FILE:LINE: ..." if there are none, one is outside the model's vocabulary or
+ * stands for an image, or prompt and max_new tokens exceed its positions. */
 enum cairn_status cairn_prompting_ids(struct cairn_prompting *p, const struct cairn_prompts *file, int64_t row, int64_t max_new,
                                       const struct cairn_model_config *c, struct cairn_ids *ids, struct cairn_error *err);
 /* Appends what a response is taught to end with: the first of the stop ids, else the first of the strings. */

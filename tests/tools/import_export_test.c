@@ -95,6 +95,56 @@ static void round_trips(void **state)
     assert_string_equal(told, "");
 }
 
+/* GLM-5.3-Flash: the checkpoint comes back whole, vision tower and all, under the checkpoint's names; adapters without what they have
+ * for the vision tower. */
+static void flash_round_trips(void **state)
+{
+    static const char *const names[] = {"glm53flash-tiny", "glm53flash-clamp-tiny"};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        char a[200];
+
+        assert_int_equal(IMPORT(MODELS "%s --self-contained --out %s/%s", names[i], hf_tmp, names[i]), 0);
+        assert_non_null(strstr(said, "glm5_next, 5 layers"));
+        assert_non_null(strstr(said, "25 vision"));
+        assert_int_equal(EXPORT("%s/%s --merged --out %s/out", hf_tmp, names[i], hf_tmp), 0);
+        snprintf(a, sizeof a, MODELS "%s", names[i]);
+        hf_same(a, hf_path("out"));
+        for (int j = 0; j < 2; j++) {
+            struct cairn_st *x, *y;
+            int vision = 0;
+
+            snprintf(a, sizeof a, MODELS "%s/%s", names[i], j ? "adapter_mlp" : "adapter");
+            assert_int_equal(IMPORT("%s --base %s/%s --out %s/%s-%d", a, hf_tmp, names[i], hf_tmp, names[i], j), 0);
+            assert_int_equal(strstr(told, "12 tensors for the vision tower are left out") != NULL, !j);
+            assert_int_equal(EXPORT("%s/%s-%d --out %s/peft", hf_tmp, names[i], j, hf_tmp), 0);
+            OK(cairn_st_open(&x, a, err));
+            OK(cairn_st_open(&y, hf_path("peft"), err));
+            for (int k = 0; k < cairn_st_count(x); k++) {
+                const struct cairn_st_tensor *s = cairn_st_at(x, k), *t = cairn_st_find(y, s->name);
+                char *p = malloc((size_t)s->bytes), *q = malloc((size_t)s->bytes);
+
+                if (strstr(s->name, ".visual.")) {
+                    assert_null(t);
+                    vision++;
+                } else {
+                    assert_true(t && t->bytes == s->bytes);
+                    OK(cairn_st_read(x, s, 0, p, (size_t)s->bytes, err));
+                    OK(cairn_st_read(y, t, 0, q, (size_t)s->bytes, err));
+                    assert_memory_equal(p, q, (size_t)s->bytes);
+                }
+                free(p);
+                free(q);
+            }
+            assert_int_equal(cairn_st_count(y) + vision, cairn_st_count(x));
+            assert_int_equal(vision, j ? 0 : 12);
+            cairn_st_close(x);
+            cairn_st_close(y);
+        }
+    }
+}
+
 /* W + gamma B A in double against what --merged wrote, and untouched tensors bit for bit. */
 static void merged(void **state)
 {
@@ -238,7 +288,8 @@ static void help(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trips), cmocka_unit_test(merged), cmocka_unit_test(dry_run), cmocka_unit_test(bad_input), cmocka_unit_test(help),
+        cmocka_unit_test(round_trips), cmocka_unit_test(flash_round_trips),
+        cmocka_unit_test(merged), cmocka_unit_test(dry_run), cmocka_unit_test(bad_input), cmocka_unit_test(help),
     };
 
     cairn_log_init("cairn", 0);

@@ -11,11 +11,11 @@
     "\"rms_norm_eps\": 1e-5, \"linear_lower_bound\": -5.0, \"linear_conv_kernel_dim\": 4, \"index_kpool\": 4,"                     \
     "\"index_kpool_always_select_tail\": true, \"n_shared_experts\": 1, \"norm_topk_prob\": true, \"routed_scaling_factor\": 2.5," \
     "\"qk_rope_head_dim\": 0, \"tie_word_embeddings\": false, \"attention_bias\": false, \"max_position_embeddings\": 4096,"       \
-    "\"initializer_range\": 0.2, \"eos_token_id\": 1, \"pad_token_id\": 1"
+    "\"initializer_range\": 0.2, \"eos_token_id\": 1"
 
 /* 1.07 M parameters: L L D D L D, layer 3 shares the set of layer 2, groups of experts, a clamp that fires */
 #define FLASH_TINY                                                                                                                 \
-    "{" FLASH_COMMON ", \"vocab_size\": 320, \"hidden_size\": 64, \"num_hidden_layers\": 6,"                                       \
+    "{" FLASH_COMMON ", \"pad_token_id\": 1, \"vocab_size\": 320, \"hidden_size\": 64, \"num_hidden_layers\": 6,"                                       \
     "\"layer_types\": [\"linear_attention\", \"linear_attention\", \"deepseek_sparse_attention\", \"deepseek_sparse_attention\","  \
     "\"linear_attention\", \"deepseek_sparse_attention\"],"                                                                        \
     "\"indexer_types\": [\"full\", \"full\", \"full\", \"shared\", \"full\", \"full\"],"                                           \
@@ -27,7 +27,7 @@
 
 /* 32 M parameters, heads as wide as the published ones */
 #define FLASH_SMALL                                                                                                                \
-    "{" FLASH_COMMON ", \"vocab_size\": 4096, \"hidden_size\": 256, \"num_hidden_layers\": 10,"                                    \
+    "{" FLASH_COMMON ", \"pad_token_id\": 1, \"vocab_size\": 4096, \"hidden_size\": 256, \"num_hidden_layers\": 10,"                                    \
     "\"layer_types\": [\"linear_attention\", \"linear_attention\", \"linear_attention\", \"deepseek_sparse_attention\","           \
     "\"linear_attention\", \"linear_attention\", \"linear_attention\", \"deepseek_sparse_attention\","                             \
     "\"deepseek_sparse_attention\", \"linear_attention\"],"                                                                        \
@@ -45,11 +45,11 @@
     "\"mlp_layer_types\": [\"dense\", \"sparse\", \"sparse\"], \"intermediate_size\": 28, \"moe_intermediate_size\": 12,"          \
     "\"n_routed_experts\": 4, \"num_experts_per_tok\": 4, \"num_attention_heads\": 2, \"qk_nope_head_dim\": 12,"                   \
     "\"v_head_dim\": 10, \"q_lora_rank\": 16, \"kv_lora_rank\": 14, \"index_n_heads\": 2, \"index_head_dim\": 8,"                  \
-    "\"index_topk\": 64, \"linear_num_heads\": 3, \"linear_head_dim\": 8, \"swiglu_limit\": 1000}"
+    "\"index_topk\": 64, \"linear_num_heads\": 2, \"linear_head_dim\": 8, \"swiglu_limit\": 1000}"
 
 /* Small, but with all that FLASH_TINY has: for many tokens in little time. */
 #define FLASH_MINI                                                                                                                 \
-    "{" FLASH_COMMON ", \"vocab_size\": 120, \"hidden_size\": 20, \"num_hidden_layers\": 4,"                                       \
+    "{" FLASH_COMMON ", \"pad_token_id\": 1, \"vocab_size\": 120, \"hidden_size\": 20, \"num_hidden_layers\": 4,"                                       \
     "\"layer_types\": [\"linear_attention\", \"deepseek_sparse_attention\", \"deepseek_sparse_attention\","                      \
     "\"linear_attention\"], \"indexer_types\": [\"full\", \"full\", \"shared\", \"full\"],"                                       \
     "\"mlp_layer_types\": [\"dense\", \"sparse\", \"sparse\", \"sparse\"], \"intermediate_size\": 28,"                           \

@@ -5,7 +5,15 @@
  */
 #include <math.h>
 
-#include "tiny.h"
+#include "flash.h"
+
+#ifndef SPARSE /* model_flash_test.c has other models */
+#define SPARSE(t, backend, threads, adapter) tiny_open(t, backend, threads, TINY_SPARSE, adapter)
+#define DENSE(t, backend, threads, adapter)  tiny_open(t, backend, threads, TINY_DENSE, adapter)
+#define UNDIVIDED "moe_intermediate_size"
+#define STEP      0.02 /* of differences, at most */
+#define NEAR      0.01
+#endif
 
 #define NSEQ 4
 static const int64_t LEN[NSEQ] = {17, 1, 42, 5};
@@ -120,7 +128,7 @@ static void test_packed(void **state)
     struct result a, m;
     int vocab;
 
-    tiny_open(&t, *state, 2, TINY_SPARSE, 1);
+    SPARSE(&t, *state, 2, 1);
     vocab = (int)t.config.vocab;
     all = batch(NSEQ, NULL, vocab);
     moved = batch(NSEQ, order, vocab);
@@ -156,7 +164,7 @@ static void test_dx(void **state)
     struct tiny_batch both, one;
     struct result a, r;
 
-    tiny_open(&t, *state, 1, TINY_SPARSE, 0);
+    SPARSE(&t, *state, 1, 0);
     for (int s = 0; s < 2; s++)
         for (int i = 0; i < 20; i++)
             id[s][i] = 10 + s * 20 + i;
@@ -183,7 +191,7 @@ static void test_recompute(void **state)
     struct tiny_batch b;
     struct result a, r;
 
-    tiny_open(&t, *state, 2, TINY_SPARSE, 1);
+    SPARSE(&t, *state, 2, 1);
     for (t.m.segments = 1; t.m.segments <= 2; t.m.segments++) {
         b = batch(NSEQ, NULL, (int)t.config.vocab);
         a = run(&t, &b, 0, 1, 1, 1);
@@ -205,7 +213,7 @@ static void test_frozen_and_threads(void **state)
     struct tiny_batch b;
     struct result a, only;
 
-    tiny_open(&t, *state, 2, TINY_SPARSE, 1);
+    SPARSE(&t, *state, 2, 1);
     b = batch(NSEQ, NULL, (int)t.config.vocab);
     a = run(&t, &b, 0, 1, 1, 1);
     t.k.backend->set_threads(t.k.dev, 1);
@@ -230,9 +238,9 @@ static void test_segments(void **state)
     static const struct {
         int segments;
         const char *word;
-    } bad[] = {{3, "power of two"}, {8, "num_attention_heads"}, {4, "moe_intermediate_size"}};
+    } bad[] = {{3, "power of two"}, {8, "num_attention_heads"}, {4, UNDIVIDED}};
 
-    tiny_open(&t, *state, 2, TINY_SPARSE, 1);
+    SPARSE(&t, *state, 2, 1);
     b = batch(NSEQ, NULL, (int)t.config.vocab);
     a = run(&t, &b, 0, 1, 1, 1);
     t.m.segments = 2;
@@ -306,7 +314,7 @@ static void differences(struct tiny *t, const struct tiny_batch *b, struct cairn
             }
             if (norm == 0)
                 fail_msg("%s has no gradient", q->name);
-            step = fmin(0.02, 0.05 / norm);
+            step = fmin(STEP, 0.05 / norm);
             for (int sign = 0; sign < 2; sign++) {
                 for (int64_t j = 0; j < n; j++)
                     h[j] = keep[j] + (float)((sign ? -step : step) * dir[j]);
@@ -314,7 +322,7 @@ static void differences(struct tiny *t, const struct tiny_batch *b, struct cairn
                 along[sign] = objective(t, b, p);
             }
             got = (along[0] - along[1]) / (2 * step);
-            if (!(fabs(got - dot) <= 0.01 * norm))
+            if (!(fabs(got - dot) <= NEAR * norm))
                 fail_msg("%s: difference %g, gradient %g (norm %g, step %g)", q->name, got, dot, norm, step);
         }
         OK(cairn_tensor_set(&t->k.stream, &s->tensor[i], keep, (size_t)n * sizeof *keep, err));
@@ -331,7 +339,7 @@ static void test_differences(void **state)
     struct cairn_pass *p = NULL;
 
     (void)state;
-    tiny_open(&t, "cpu", 2, TINY_DENSE, 1);
+    DENSE(&t, "cpu", 2, 1);
     for (t.m.segments = 1; t.m.segments <= 2; t.m.segments++) {
         b = batch(NSEQ, NULL, (int)t.config.vocab);
         r = run(&t, &b, t.m.segments == 2, 1, 1, 1);
@@ -359,7 +367,7 @@ static void test_refused(void **state)
     int32_t zero = 0, one = 1, big = 120;
     int fits;
 
-    tiny_open(&t, *state, 1, TINY_SPARSE, 0);
+    SPARSE(&t, *state, 1, 0);
     b = batch(NSEQ, NULL, (int)t.config.vocab);
     OK(cairn_pass_create(&p, &t.m, &(struct cairn_pass_opts){.max_rows = ROWS, .max_seqs = NSEQ, .train = 1}, err));
     OK(cairn_pass_create(&q, &t.m, &(struct cairn_pass_opts){.max_rows = 2, .max_seqs = 2}, err));
@@ -416,7 +424,7 @@ static void test_memory(void **state)
     struct cairn_pass *p = NULL;
     size_t kept, again, sampling;
 
-    tiny_open(&t, *state, 1, TINY_SPARSE, 0);
+    SPARSE(&t, *state, 1, 0);
     OK(cairn_pass_create(&p, &t.m, &(struct cairn_pass_opts){.max_rows = 64, .max_seqs = 4, .train = 1}, err));
     kept = cairn_pass_bytes(p);
     cairn_pass_destroy(p);
