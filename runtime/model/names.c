@@ -77,11 +77,14 @@ int cairn_name_canonical(const struct cairn_model_config *c, const char *name, c
 /* The name in memory of what stands behind "layers.N.", or NULL if it has no other. */
 static const char *in_memory(const char *rest, size_t *cut)
 {
-    static const char *const gate[] = {"self_attn.A_log", "self_attn.dt_bias", "self_attn.f_a_proj.", "self_attn.f_b_proj."};
+    static const char *const gate[] = {"self_attn.A_log", "self_attn.dt_bias", "self_attn.f_a_proj", "self_attn.f_b_proj"};
     int first = 1;
 
-    for (size_t i = 0; i < sizeof gate / sizeof *gate && first; i++)
-        first = !cairn_starts_with(rest, gate[i]);
+    for (size_t i = 0; i < sizeof gate / sizeof *gate && first; i++) { /* a tensor, or the module that holds it */
+        size_t n = strlen(gate[i]);
+
+        first = strncmp(rest, gate[i], n) != 0 || (rest[n] && rest[n] != '.');
+    }
     for (size_t i = (size_t)first; i < sizeof renamed / sizeof *renamed; i++)
         if (cairn_starts_with(rest, renamed[i][1])) {
             *cut = strlen(renamed[i][1]);

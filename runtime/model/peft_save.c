@@ -213,7 +213,8 @@ static int targets(const struct saver *s, json_t *modules, json_t *parameters)
             bad = add_unique(modules, word);
         } else if (is_mlp(word) && s->parameters) {
             snprintf(tail, sizeof(tail), "%s.%s.weight", strstr(name, ".shared_experts.") ? "shared_experts" : "mlp", word);
-            bad = add_unique(parameters, covers(s, tail) ? tail : name);
+            /* the vision tower of glm5_next has modules "mlp.gate_proj", too */
+            bad = add_unique(parameters, covers(s, tail) && !(s->c->arch == CAIRN_ARCH_GLM5_NEXT && tail[0] == 'm') ? tail : name);
         } else {
             snprintf(tail, sizeof(tail), "%s.weight", word);
             bad = add_unique(modules, covers(s, tail) ? word : path);

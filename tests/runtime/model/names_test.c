@@ -50,6 +50,7 @@ static void others(void **state)
         const char *second;
     } t[] = {{"model.language_model.layers.3.self_attn.f_a_proj.lora_A.weight", 3,
               "model.language_model.layers.3.self_attn.forget_gate.f_a_proj.lora_A.weight"},
+             {"model.language_model.layers.3.self_attn.f_b_proj", 3, "model.language_model.layers.3.self_attn.forget_gate.f_b_proj"},
              {"model.language_model.layers.3.hc_ffn_base", 3, "model.language_model.layers.3.ffn_hc.base"},
              {"model.language_model.layers.3.self_attn.b_proj.weight", 1, NULL},
              {"lm_head.weight", 0, NULL}};
