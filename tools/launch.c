@@ -2,7 +2,6 @@
 #include "tools/launch.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -10,17 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/build.h"
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/str.h"
-#include "tools/reach.h"
+#include "tools/mpirun.h"
 #include "world/shmname.h"
 
 int64_t cairn_launch_ranks(const struct cairn_run *run, const struct cairn_link *l)
@@ -50,8 +47,6 @@ static int cores(void)
     return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }
 
-#define ALONE_S 30.0 /* mpirun behind the last of its ranks here; those on other nodes may be at their end */
-
 /* Of a resident run, in the order of their ranks. */
 static const enum cairn_stage roles[] = {CAIRN_STAGE_ROLLOUT, CAIRN_STAGE_SCORE, CAIRN_STAGE_TRAIN};
 #define ROLES ((int)(sizeof roles / sizeof *roles))
@@ -68,42 +63,11 @@ struct child {
     void *arg;
     pid_t pid;                  /* 0: it has ended, with status */
     int status;
-    int told;       /* to stop */
-    int seen;       /* its ranks have been at work */
-    double alone_s; /* cairn_now_s() since when none is; 0: some are */
+    int told;                   /* to stop */
+    char *program[ROLES];       /* of its ranks, as many as there are */
+    struct cairn_mpirun mpirun; /* with several ranks */
+    pid_t guard;                /* its; 0: none */
 };
-
-/* What Open MPI asks of somebody who means it; other launchers do not look. Its ranks are ours to place (threads roam over all
- * cores), and its paragraphs about an exit code that is a sentence of ours already are kept back. */
-static void mpirun_prepare(int64_t ranks)
-{
-    int null = open("/dev/null", O_RDONLY);
-    char name[100], shm[140];
-
-    /* What its ranks share is called after it, so that it can be told from what is in use should all of them be killed (shmname.h).
-     */
-    if (cairn_shm_name(name, sizeof name, getpid(), "mpi")) {
-        snprintf(shm, sizeof shm, "%s/%s", CAIRN_SHM_DIR, name);
-        if (!mkdir(shm, 0700)) {
-            setenv("OMPI_MCA_btl_vader_backing_directory", shm, 0);
-            setenv("OMPI_MCA_btl_sm_backing_directory", shm, 0);
-        }
-    }
-
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
-    setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 0);
-    setenv("PRTE_MCA_hwloc_default_binding_policy", "none", 0);
-    setenv("OMPI_MCA_orte_execute_quiet", "1", 0);
-    if (ranks > cores() / 2) { /* a slot is a core for it, which may be two for us */
-        setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
-        setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-        setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 0);
-    }
-    setpgid(0, 0); /* Ctrl-C is for the one who started it: mpirun would kill its ranks within two seconds */
-    if (null >= 0)
-        dup2(null, 0); /* and from there it could not read the terminal */
-}
 
 #define WORDS 40 /* of a command line */
 
@@ -189,7 +153,7 @@ static void stage_exec(const struct child *c, pid_t parent, const sigset_t *mask
     else
         words_link(&w, c);
     if (c->ranks > 1)
-        mpirun_prepare(c->ranks);
+        cairn_mpirun_prepare(c->ranks);
     cairn_signals_reset(); /* the stage installs its own handlers */
     signal(SIGCHLD, SIG_DFL);
     for (size_t i = 0; c->ranks == 1 && i < sizeof stops / sizeof *stops; i++)
@@ -208,36 +172,6 @@ static void on_child(int signo)
     (void)signo; /* there is somebody to wait for: ppoll returns */
 }
 
-/* Ranks that are there; signo 0: none is sent. */
-static int ranks_reach(const struct child *c, int signo)
-{
-    int there = 0;
-
-    for (int k = 0; k < (c->role[0] ? ROLES : 1); k++) {
-        char *program = program_path(c->role[0] ? roles[k] : c->link->stage);
-
-        if (program)
-            there += cairn_reach(c->pid, program, signo);
-        free(program);
-    }
-    return there;
-}
-
-/* Ranks are told when all of them are there, or some have been for a while; mpirun itself only when none come to be seen: it takes
- * SIGTERM for "kill them" and dies of SIGUSR1 while it starts. */
-static int ranks_stop(const struct child *c, double waited_s)
-{
-    int there = ranks_reach(c, 0), told = 1;
-
-    if (there == c->ranks || (there && waited_s > 1))
-        ranks_reach(c, SIGUSR1);
-    else if (waited_s > 5)
-        kill(c->pid, SIGUSR1);
-    else
-        told = 0;
-    return told;
-}
-
 /* 1: all have been told. */
 static int stop_all(struct child *c, int64_t n, double waited_s)
 {
@@ -247,7 +181,7 @@ static int stop_all(struct child *c, int64_t n, double waited_s)
         if (!c[i].pid || c[i].told)
             continue;
         if (c[i].ranks > 1)
-            c[i].told = ranks_stop(&c[i], waited_s);
+            c[i].told = cairn_mpirun_stop(&c[i].mpirun, waited_s);
         else
             c[i].told = !kill(c[i].pid, SIGTERM);
         all &= c[i].told;
@@ -255,20 +189,11 @@ static int stop_all(struct child *c, int64_t n, double waited_s)
     return all;
 }
 
-/* Open MPI's mpirun may lock itself up while it takes down a job whose ranks were killed (PMIx_server_finalize): nothing waits for
- * it then. */
-static void mpirun_watch(struct child *c)
+static void child_ended(struct child *c)
 {
-    if (ranks_reach(c, 0)) {
-        c->seen = 1;
-        c->alone_s = 0;
-    } else if (c->seen) {
-        c->alone_s = c->alone_s > 0 ? c->alone_s : cairn_now_s();
-        if (cairn_now_s() - c->alone_s > ALONE_S) {
-            cairn_warn("mpirun (process %d) goes on without ranks: killed", (int)c->pid);
-            kill(c->pid, SIGKILL);
-        }
-    }
+    c->pid = 0;
+    cairn_mpirun_guard_end(c->guard);
+    c->guard = 0;
 }
 
 /* Waits for all; passes one stop on, and stops the others when one has failed. Stops and SIGCHLD are blocked but for the sleep, so
@@ -289,7 +214,7 @@ static enum cairn_status children_wait(struct child *c, int64_t n, const sigset_
             if (got < 0 && errno != EINTR)
                 return cairn_fail_errno(err, errno, "waitpid");
             if (got > 0)
-                c[i].pid = 0;
+                child_ended(&c[i]);
             open += c[i].pid != 0;
             failed |= !c[i].pid && c[i].status;
         }
@@ -304,7 +229,7 @@ static enum cairn_status children_wait(struct child *c, int64_t n, const sigset_
         }
         for (int64_t i = 0; i < n; i++)
             if (c[i].pid && c[i].ranks > 1)
-                mpirun_watch(&c[i]);
+                cairn_mpirun_watch(&c[i].mpirun);
         for (int64_t i = 0; i < n; i++)
             if (c[i].look)
                 c[i].look(c[i].arg);
@@ -396,6 +321,27 @@ static enum cairn_status verdicts(const struct child *c, int64_t n, struct cairn
     return st;
 }
 
+/* Before the child is there: what its mpirun will be known by. */
+static enum cairn_status mpirun_describe(struct child *c, struct cairn_error *err)
+{
+    c->mpirun = (struct cairn_mpirun){.ranks = c->ranks};
+    for (int k = 0; k < (c->role[0] ? ROLES : 1); k++) {
+        if (!(c->program[k] = program_path(c->role[0] ? roles[k] : c->link->stage)))
+            return CAIRN_NOMEM(err);
+        c->mpirun.program[k] = c->program[k];
+    }
+    return CAIRN_OK;
+}
+
+static void child_started(struct child *c, pid_t pid)
+{
+    c->pid = pid;
+    if (c->ranks > 1) {
+        c->mpirun.pid = pid;
+        c->guard = cairn_mpirun_guard(&c->mpirun, CAIRN_MPIRUN_BEHIND_S);
+    }
+}
+
 /* Starts n processes and waits for them. */
 static enum cairn_status children_run(struct child *c, int64_t n, struct cairn_error *err)
 {
@@ -415,14 +361,17 @@ static enum cairn_status children_run(struct child *c, int64_t n, struct cairn_e
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         sigdelset(&open, signals[i]);
     for (int64_t i = 0; i < n && st == CAIRN_OK; i++) {
-        pid_t pid = fork();
+        pid_t pid;
 
+        if (c[i].ranks > 1 && (st = mpirun_describe(&c[i], err)) != CAIRN_OK)
+            break;
+        pid = fork();
         if (pid == 0)
             stage_exec(&c[i], parent, &open);
         if (pid < 0)
             st = cairn_fail_errno(err, errno, "fork");
         else
-            c[i].pid = pid;
+            child_started(&c[i], pid);
     }
     if (st != CAIRN_OK)
         stop_all(c, n, 10);
@@ -430,6 +379,11 @@ static enum cairn_status children_run(struct child *c, int64_t n, struct cairn_e
     st = st == CAIRN_OK ? waited : st;
     sigprocmask(SIG_SETMASK, &before, NULL);
     sigaction(SIGCHLD, &child_before, NULL);
+    for (int64_t i = 0; i < n; i++)
+        for (int k = 0; k < ROLES; k++) {
+            free(c[i].program[k]);
+            c[i].program[k] = NULL;
+        }
     return st == CAIRN_OK ? verdicts(c, n, err) : st;
 }
 

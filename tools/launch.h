@@ -1,7 +1,7 @@
 /* launch.h - start a stage executable for one link of a run on this machine and wait for it.
  *
  * One process, or under mpirun where the stage's layout has several ranks; as many of these at once as the recipe gives it tasks. They die
- * with their parent (PR_SET_PDEATHSIG; mpirun takes a few seconds to end its ranks, which are fenced by then), so that kill -9 of the parent leaves nobody at work. A stop that is requested
+ * with their parent (PR_SET_PDEATHSIG; mpirun takes a few seconds to end its ranks, which are fenced by then, and has a guard should it not end: mpirun.h), so that kill -9 of the parent leaves nobody at work. A stop that is requested
  * (base/signals.h) meanwhile is passed on: as SIGTERM to a stage, as SIGUSR1 to the ranks below an mpirun (reach.h).
  */
 #ifndef CAIRN_TOOLS_LAUNCH_H
