@@ -4,7 +4,7 @@
  */
 #include "lab.h"
 
-#define RESULTS 64
+#define RESULTS 96
 
 struct results {
     int n;
@@ -203,6 +203,65 @@ static void head(struct lab *l, struct results *r)
     note(l, r, "logprob_sampled", ls);
 }
 
+static void flash(struct lab *l, struct results *r)
+{
+    enum { N = 75, H = 3, D = 20, P = H * D, J = 3, M = J * (J + 2), K = 4, POOL = 4 };
+    struct thing *pos = INT(1, N), *seq = INT(1, N), *start = INT(1, 2), *x = F(2, N, P), *y = NEW(2, N, P), *w = F(2, P, K),
+                 *tail = F(3, 2, K, P), *dx = NEW(2, N, P), *dw = F(2, P, K), *b = F(2, N, H), *a_log = F(1, H), *bias = F(1, P),
+                 *g = NEW(2, N, P), *beta = NEW(2, N, H), *q = F(3, N, H, D), *k = F(3, N, H, D), *v = F(3, N, H, D),
+                 *o = NEW(3, N, H, D), *kept = F(4, 2, H, CAIRN_KDA_ROWS(D), D), *d_o = F(3, N, H, D), *db = NEW(2, N, H);
+    struct thing *streams = F(3, N, J, P), *m = F(2, N, M), *base = F(1, M), *scale = F(1, 3), *mix = NEW(2, N, M), *rs = NEW(1, N),
+                 *out = NEW(3, N, J, P), *dmix = NEW(2, N, M), *ape = F(2, POOL, P), *rows = F(2, N, P), *gain = F(1, P);
+    int64_t dim[3] = {N, H, D};
+    struct cairn_tensor gh = cairn_tensor_reshape(&g->t, 3, dim);
+    struct cairn_short_conv conv = {x->t, w->t, y->t, pos->t, seq->t, tail->t};
+    struct cairn_short_conv_bwd conv_bwd = {x->t, w->t, y->t, dx->t, dw->t, pos->t, seq->t};
+    struct cairn_kda_gate gate = {x->t, b->t, a_log->t, bias->t, g->t, beta->t, -5};
+    struct cairn_kda_gate_bwd gate_bwd = {x->t, b->t, a_log->t, bias->t, g->t, beta->t, dx->t, db->t, a_log->t, bias->t, -5};
+    struct cairn_kda kda = {q->t, k->t, v->t, gh, beta->t, o->t, pos->t, seq->t, kept->t, 0.2f, 1e-6f};
+    struct cairn_kda_bwd kda_bwd = {q->t, k->t, v->t,  gh,     beta->t, d_o->t, q->t, k->t,
+                                    v->t, gh,   db->t, pos->t, seq->t,  0.2f,   1e-6f};
+    struct cairn_gated_norm norm = {x->t, y->t, gain->t, dx->t, rs->t, 1e-5f};
+    struct cairn_gated_norm_bwd norm_bwd = {x->t, y->t, gain->t, rs->t, dx->t, dx->t, y->t, gain->t};
+    struct cairn_hyper hyper = {streams->t, m->t, base->t, scale->t, mix->t, rs->t, y->t, 1e-5f, 1e-6f, 20};
+    struct cairn_hyper_out over = {streams->t, x->t, mix->t, out->t};
+    struct cairn_hyper_out_bwd over_bwd = {streams->t, x->t, mix->t, out->t, dx->t, dmix->t, out->t};
+    struct cairn_hyper_bwd hyper_bwd = {streams->t, m->t,   base->t, scale->t, rs->t, dx->t, dmix->t,
+                                        dmix->t,    out->t, base->t, scale->t, 1e-6f, 20};
+    struct cairn_pool_keys pool = {x->t, y->t, ape->t, {0}, {.rows = rows->t, .pos = pos->t, .seq = seq->t, .start = start->t}};
+
+    for (int i = 0; i < N; i++)
+        *thing_i(seq, i) = i >= 41, *thing_i(pos, i) = i >= 41 ? i - 41 : i;
+    *thing_i(start, 0) = 0, *thing_i(start, 1) = 10;
+    thing_up(l, seq), thing_up(l, pos), thing_up(l, start);
+    DO(short_conv, conv);
+    note(l, r, "short_conv", y);
+    DO(short_conv_bwd, conv_bwd);
+    note(l, r, "short_conv_bwd", dx), note(l, r, "short_conv_bwd dw", dw);
+    DO(kda_gate, gate);
+    note(l, r, "kda_gate", g), note(l, r, "kda_gate beta", beta);
+    DO(kda, kda);
+    note(l, r, "kda", o), note(l, r, "kda state", kept);
+    DO(kda_bwd, kda_bwd);
+    note(l, r, "kda_bwd dq", q), note(l, r, "kda_bwd dk", k), note(l, r, "kda_bwd dg", g), note(l, r, "kda_bwd dbeta", db);
+    DO(kda_gate_bwd, gate_bwd);
+    note(l, r, "kda_gate_bwd", dx), note(l, r, "kda_gate_bwd a_log", a_log);
+    DO(gated_norm, norm);
+    note(l, r, "gated_norm", dx);
+    DO(gated_norm_bwd, norm_bwd);
+    note(l, r, "gated_norm_bwd", dx), note(l, r, "gated_norm_bwd dz", y), note(l, r, "gated_norm_bwd dw", gain);
+    DO(hyper, hyper);
+    note(l, r, "hyper", y), note(l, r, "hyper mix", mix);
+    DO(hyper_out, over);
+    note(l, r, "hyper_out", out);
+    DO(hyper_out_bwd, over_bwd);
+    note(l, r, "hyper_out_bwd", dmix);
+    DO(hyper_bwd, hyper_bwd);
+    note(l, r, "hyper_bwd", dmix), note(l, r, "hyper_bwd dx", out), note(l, r, "hyper_bwd base", base);
+    DO(pool_keys, pool);
+    note(l, r, "pool_keys", rows);
+}
+
 static void the_same_bits(void **state)
 {
     static const char *const isas[] = {"", "x86-64-v2", "x86-64-v3", "x86-64-v4"};
@@ -231,6 +290,8 @@ static void the_same_bits(void **state)
             attention(&l, &now);
             experts(&l, &now);
             head(&l, &now);
+            lab_clear(&l);
+            flash(&l, &now);
             for (int k = 0; builds > 1 && k < now.n; k++)
                 if (now.hash[k] != first.hash[k])
                     fail_msg("%s, %d threads: %s has other bits", isas[i], threads, now.what[k]);

@@ -38,16 +38,33 @@ def median(x):
 
 def elements(c, rows):
     """Elements of weights: that one token multiplies with, and that a call of so many rows has to read."""
-    d, h = c["hidden_size"], c["num_attention_heads"]
-    attention = d * c["q_lora_rank"] + c["q_lora_rank"] * h * (c["qk_nope_head_dim"] + c["qk_rope_head_dim"]) \
+    c = c.get("text_config", c)
+    d, h, layers = c["hidden_size"], c["num_attention_heads"], c["num_hidden_layers"]
+    sparse = d * c["q_lora_rank"] + c["q_lora_rank"] * h * (c["qk_nope_head_dim"] + c["qk_rope_head_dim"]) \
         + d * (c["kv_lora_rank"] + c["qk_rope_head_dim"]) + h * (c["qk_nope_head_dim"] + c["v_head_dim"]) * c["kv_lora_rank"] \
         + h * c["v_head_dim"] * d
+    kinds = c.get("layer_types", [""] * layers)
+    attention = kinds.count("linear_attention") and kinds.count("linear_attention") * linear(c) + layers * hyper(c)
+    attention += (layers - kinds.count("linear_attention")) * sparse
     expert, dense = 3 * d * c["moe_intermediate_size"], 3 * d * c["intermediate_size"]
-    layers, first, e, k = c["num_hidden_layers"], c["first_k_dense_replace"], c["n_routed_experts"], c["num_experts_per_tok"]
+    first = c["mlp_layer_types"].count("dense") if "mlp_layer_types" in c else c["first_k_dense_replace"]
+    e, k = c["n_routed_experts"], c["num_experts_per_tok"]
     shared = c["n_shared_experts"] * expert + d * e
     used = e * (1 - (1 - k / e) ** rows)
-    both = layers * attention + first * dense + (layers - first) * shared + c["vocab_size"] * d
+    both = attention + first * dense + (layers - first) * shared + c["vocab_size"] * d
     return both + (layers - first) * k * expert, both + (layers - first) * used * expert
+
+
+def linear(c):
+    """A KDA layer: q, k, v, o, the pairs f and g, and b."""
+    d, p, head = c["hidden_size"], c["linear_num_heads"] * c["linear_head_dim"], c["linear_head_dim"]
+    return 4 * d * p + 2 * (d * head + head * p) + d * c["linear_num_heads"]
+
+
+def hyper(c):
+    """Both sites of a layer."""
+    j = c["hc_mult"]
+    return 2 * j * (j + 2) * j * c["hidden_size"]
 
 
 def share(config, ceiling, command, tok_s):

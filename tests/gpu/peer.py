@@ -9,7 +9,6 @@ ceiling                  a product of 8192^3 in bf16 and a copy of 2 GB, by torc
 import json, sys, time
 import torch
 import transformers
-from transformers import GlmMoeDsaConfig, GlmMoeDsaForCausalLM
 
 
 def median(x):
@@ -17,19 +16,31 @@ def median(x):
     return x[len(x) // 2] if len(x) % 2 else (x[len(x) // 2 - 1] + x[len(x) // 2]) / 2
 
 
-def build(path, attention):
-    fields = json.load(open(path))
+VISION = {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32, "projection_intermediate_size": 32}
+
+
+def classes(fields):
+    """Configuration and class; what this library has under other names, or not at all, is taken out of fields."""
+    flash = fields["model_type"] == "glm5_next"
     for k in ("architectures", "model_type", "dtype", "rope_interleave", "indexer_rope_interleave", "qk_head_dim", "scoring_func",
               "topk_method"):
         fields.pop(k, None)
-    config = GlmMoeDsaConfig(**fields)
+    if not flash:
+        return transformers.GlmMoeDsaConfig(**fields), transformers.GlmMoeDsaForCausalLM
+    text = {k: v for k, v in fields.pop("text_config").items() if k not in ("dtype", "head_dim", "qk_head_dim")}
+    vision = dict(VISION, out_hidden_size=text["hidden_size"])
+    return transformers.Glm5NextConfig(text_config=text, vision_config=vision, **fields), transformers.Glm5NextForConditionalGeneration
+
+
+def build(path, attention, device="cuda"):
+    config, kind = classes(json.load(open(path)))
     config._attn_implementation = attention
     torch.manual_seed(0)
     torch.set_default_dtype(torch.bfloat16)
-    with torch.device("cuda"):
-        model = GlmMoeDsaForCausalLM(config)
+    with torch.device(device):
+        model = kind(config)
     torch.set_default_dtype(torch.float32)
-    return model.to("cuda"), config
+    return model.to(device), config.get_text_config()
 
 
 def train(model, config, b, t, repeats=5):
