@@ -96,8 +96,8 @@ LINK_all     := tools check slurm sync train score rollout common model grade te
 
 # A file with a main() is named main.c (one per stage and for `cairn`); it stays out of its room's library.
 $(foreach r,$(ROOMS),$(eval SRC_$(r) := $(filter-out %/main.c,$(wildcard $(DIR_$(r))/*.c))))
-# MPI and PMIx are shared objects of their own, opened only under mpirun or srun.
-SRC_world := $(filter-out runtime/world/mpi.c runtime/world/pmix.c,$(SRC_world))
+# MPI, NCCL and PMIx are shared objects of their own, opened only under mpirun or srun.
+SRC_world := $(filter-out runtime/world/mpi.c runtime/world/pmix.c runtime/world/nccl.c,$(SRC_world))
 $(foreach r,$(ROOMS),$(eval OBJ_$(r) := $(SRC_$(r):%.c=$(B)/obj/%.o)))
 $(foreach r,$(ROOMS),$(eval $(OBJ_$(r)): EXTRA := $(CF_$(r))))
 lib  = $(foreach r,$(1),$(if $(SRC_$(r)),$(B)/lib/libcairn_$(r).a))
@@ -123,6 +123,8 @@ CUDA_OBJ  := $(patsubst kernels/cuda/%.c,$(B)/obj/cuda/%.o,$(wildcard kernels/cu
 CUDA_GEN  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_80,code=compute_80
 NVCCFLAGS ?= -O3 -lineinfo
 BACKENDS  += $(B)/lib/cairn-cuda.so
+NCCL_H    := $(firstword $(wildcard $(CUDA_HOME)/include/nccl.h /usr/include/nccl.h /usr/local/include/nccl.h))
+BACKENDS  += $(if $(NCCL_H),$(B)/lib/cairn-nccl.so)
 endif
 ifneq ($(MPI_PC),)
 BACKENDS += $(if $(wildcard runtime/world/mpi.c),$(B)/lib/cairn-mpi.so)
@@ -193,6 +195,10 @@ $(B)/obj/cuda/%.cu.o: kernels/cuda/%.cu
 $(B)/lib/cairn-cuda.so: $(CUDA_OBJ) $(B)/lib/libcairn_base.a
 	@mkdir -p $(@D)
 	$(CC) -shared $(LDFLAGS) $^ -Wl,--exclude-libs,ALL -o $@ -L$(CUDA_LIB) -Wl,-rpath,$(CUDA_LIB) -lcudart_static -lstdc++ $(SYS_base) -lrt
+
+$(B)/lib/cairn-nccl.so: runtime/world/nccl.c $(B)/lib/libcairn_world.a $(B)/lib/libcairn_base.a
+	@mkdir -p $(@D) $(B)/obj
+	$(CC) $(CPPFLAGS) $(CFLAGS) -isystem $(dir $(NCCL_H)) -isystem $(CUDA_HOME)/include -shared -MF $(B)/obj/nccl.d $^ -Wl,--exclude-libs,ALL -o $@ $(SYS_base)
 
 $(B)/lib/cairn-mpi.so: runtime/world/mpi.c $(B)/lib/libcairn_base.a
 	@mkdir -p $(@D)
@@ -377,8 +383,8 @@ bench: bootstrap
 
 lint:
 	shellcheck tools/gpu-check tools/bootstrap tools/devcluster tests/tap tests/tally tests/sanitize/watch tests/sanitize/bin/mpirun .ci/run
-	@for f in $$(git ls-files '*.c' ':!tests' $(if $(filter 1,$(CUDA)),,':!kernels/cuda')); do \
-		clang -fsyntax-only $(STD) $(WARN) -Werror -I. -Iruntime $(if $(filter 1,$(CUDA)),-isystem $(CUDA_HOME)/include) $(CF_ckpt) $(CF_text) $(CF_grade) $(CF_recipe) $(call pc_cflags,$(MPI_PC)) \
+	@for f in $$(git ls-files '*.c' ':!tests' $(if $(filter 1,$(CUDA)),,':!kernels/cuda') $(if $(NCCL_H),,':!runtime/world/nccl.c')); do \
+		clang -fsyntax-only $(STD) $(WARN) -Werror -I. -Iruntime $(if $(filter 1,$(CUDA)),-isystem $(CUDA_HOME)/include $(if $(NCCL_H),-isystem $(dir $(NCCL_H)))) $(CF_ckpt) $(CF_text) $(CF_grade) $(CF_recipe) $(call pc_cflags,$(MPI_PC)) \
 			-DCAIRN_ISA='"x"' -Wno-unknown-warning-option $$f || exit 1; done
 	@echo "lint: clean"
 
@@ -403,7 +409,7 @@ help:
 	@echo "  make demo RUN=/tmp/tiny"
 
 info:
-	@echo "cairn $(VERSION) | $(ARCH) | CPU back-ends: $(CPU_ISAS) | CUDA $(if $(filter 1,$(CUDA)),$(CUDA_HOME) sm_$(CUDA_ARCHS),left out) | MPI $(if $(MPI_PC),$(MPI_PC),no) | PMIx $(PMIX) | seccomp $(SECCOMP) | HDF5 $(if $(HDF5_PC),$(HDF5_PC) $(shell pkg-config --modversion $(HDF5_PC) 2>/dev/null),no)"
+	@echo "cairn $(VERSION) | $(ARCH) | CPU back-ends: $(CPU_ISAS) | CUDA $(if $(filter 1,$(CUDA)),$(CUDA_HOME) sm_$(CUDA_ARCHS),left out) | NCCL $(if $(NCCL_H),yes,no) | MPI $(if $(MPI_PC),$(MPI_PC),no) | PMIx $(PMIX) | seccomp $(SECCOMP) | HDF5 $(if $(HDF5_PC),$(HDF5_PC) $(shell pkg-config --modversion $(HDF5_PC) 2>/dev/null),no)"
 
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h')

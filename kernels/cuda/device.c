@@ -137,6 +137,17 @@ static enum cairn_status stream_wait(struct cairn_device *dev, void *impl, struc
     return st == CAIRN_OK ? faults(dev->state, err) : st;
 }
 
+static void *stream_native(struct cairn_device *dev, void *impl)
+{
+    mine(dev, NULL);
+    return ((struct cuda_stream *)impl)->s;
+}
+
+static int stream_idle(struct cairn_device *dev, void *impl)
+{
+    return mine(dev, NULL) != CAIRN_OK || cudaStreamQuery(((struct cuda_stream *)impl)->s) != cudaErrorNotReady;
+}
+
 static enum cairn_status event_create(struct cairn_device *dev, void **impl, struct cairn_error *err)
 {
     enum cairn_status st = mine(dev, err);
@@ -284,4 +295,6 @@ const struct cairn_device_ops cuda_device_ops = {
     .share = cuda_share_export,
     .attach = cuda_share_import,
     .pin = cuda_share_pin,
+    .stream_native = stream_native,
+    .stream_idle = stream_idle,
 };

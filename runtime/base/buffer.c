@@ -169,6 +169,16 @@ enum cairn_status cairn_stream_wait(struct cairn_stream *s, struct cairn_error *
     return s->dev->ops->stream_wait(s->dev, s->impl, err);
 }
 
+void *cairn_stream_native(struct cairn_stream *s)
+{
+    return s->dev->ops->stream_native ? s->dev->ops->stream_native(s->dev, s->impl) : NULL;
+}
+
+int cairn_stream_idle(struct cairn_stream *s)
+{
+    return s->dev->ops->stream_idle ? s->dev->ops->stream_idle(s->dev, s->impl) : 1;
+}
+
 enum cairn_status cairn_event_create(struct cairn_device *dev, struct cairn_event *out, struct cairn_error *err)
 {
     out->dev = dev;

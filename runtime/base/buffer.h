@@ -81,6 +81,10 @@ struct cairn_device_ops {
     enum cairn_status (*pin)(struct cairn_device *dev, void *h_p, size_t bytes, void **impl, struct cairn_error *err);
     /* Bytes of the device's memory that are free, and all of them; NULL where nobody counts. */
     enum cairn_status (*memory)(struct cairn_device *dev, size_t *left, size_t *total, struct cairn_error *err);
+    /* For device libraries of transports, NULL where streams run at once: what the vendor's libraries call the stream, with the device made
+     * the calling thread's; 1 if all that was enqueued is done (or failed). */
+    void *(*stream_native)(struct cairn_device *dev, void *impl);
+    int (*stream_idle)(struct cairn_device *dev, void *impl);
 };
 
 struct cairn_device {
@@ -145,6 +149,8 @@ void cairn_buffer_close(struct cairn_buffer *buf);
 enum cairn_status cairn_stream_create(struct cairn_device *dev, struct cairn_stream *out, struct cairn_error *err);
 void cairn_stream_destroy(struct cairn_stream *s);
 enum cairn_status cairn_stream_wait(struct cairn_stream *s, struct cairn_error *err);
+void *cairn_stream_native(struct cairn_stream *s); /* for transports only; NULL: the device has none */
+int cairn_stream_idle(struct cairn_stream *s);
 enum cairn_status cairn_event_create(struct cairn_device *dev, struct cairn_event *out, struct cairn_error *err);
 void cairn_event_destroy(struct cairn_event *e);
 enum cairn_status cairn_event_record(struct cairn_event *e, struct cairn_stream *s, struct cairn_error *err);

@@ -90,6 +90,12 @@ struct cairn_handover {
 
     /* nccl */
     struct cairn_channel *channel;
+    struct cairn_stream along, beside; /* what travels; packing and sums */
+    struct cairn_event here[2], sent[2]; /* chunk is packed or has come, chunk is gone; by its number's parity */
+    struct cairn_buffer *through[2], *all_sums; /* chunks on their way; the trainer's sums of all chunks */
+    struct cairn_runs place_runs;               /* through -> slot */
+    struct cairn_runs_call *place_call;
+    int slot_in;                                /* slot that serves */
 };
 
 /* handover.c: the box of a place's part, or NULL. */
@@ -111,6 +117,9 @@ enum cairn_status cairn_hand_reader_open(struct cairn_handover *h, int host_slot
 /* Chunk (numbered in the place) is in slot `slot` of generation: brought here where need be, its sum compared. Done before: nothing. */
 enum cairn_status cairn_hand_verify(struct cairn_handover *h, int chunk, int slot, uint64_t generation, struct cairn_digest want,
                                     struct cairn_error *err);
+/* The sentence about a chunk that is not what was sent. */
+enum cairn_status cairn_hand_differs(const struct cairn_handover *h, int chunk, uint64_t generation, struct cairn_digest have, struct cairn_digest want,
+                                     struct cairn_error *err);
 /* The verified slot becomes the sampler's weights. */
 enum cairn_status cairn_hand_adopt(struct cairn_handover *h, int slot, struct cairn_error *err);
 void cairn_hand_work_close(struct cairn_handover *h);

@@ -164,7 +164,7 @@ out:
 }
 
 enum cairn_status cairn_runs_tiles(const struct cairn_runs *r, const struct cairn_runs_call *c, struct cairn_compute *k, struct cairn_stream *s,
-                                   struct cairn_buffer *x, struct cairn_buffer *out, struct cairn_error *err)
+                                   struct cairn_buffer *x, struct cairn_buffer *out, int64_t at, struct cairn_error *err)
 {
     const int64_t dim[2] = {c->rows, 2};
     struct cairn_tiles a = {.units = c->count};
@@ -174,14 +174,14 @@ enum cairn_status cairn_runs_tiles(const struct cairn_runs *r, const struct cair
         return CAIRN_OK;
     TRY(view(&a.x, x, CAIRN_U8, err));
     TRY(rows_of(&a.runs, r, c, err));
-    TRY(cairn_tensor_view(&a.out, out, 0, CAIRN_I64, 2, dim, err));
+    TRY(cairn_tensor_view(&a.out, out, (size_t)at * 16, CAIRN_I64, 2, dim, err));
     TRY(k->ops.tiles(s, &a, err));
 out:
     return st;
 }
 
-enum cairn_status cairn_runs_sum(const struct cairn_runs_call *c, struct cairn_stream *s, struct cairn_buffer *out, int64_t *h_room,
-                                 struct cairn_digest *sum, struct cairn_error *err)
+enum cairn_status cairn_runs_sum(const struct cairn_runs_call *c, struct cairn_stream *s, struct cairn_buffer *out, int64_t at,
+                                 int64_t *h_room, struct cairn_digest *sum, struct cairn_error *err)
 {
     const int64_t dim[2] = {c->rows, 2};
     struct cairn_tensor t;
@@ -190,7 +190,7 @@ enum cairn_status cairn_runs_sum(const struct cairn_runs_call *c, struct cairn_s
     *sum = (struct cairn_digest){0, 0};
     if (!c->rows)
         return cairn_stream_wait(s, err);
-    TRY(cairn_tensor_view(&t, out, 0, CAIRN_I64, 2, dim, err));
+    TRY(cairn_tensor_view(&t, out, (size_t)at * 16, CAIRN_I64, 2, dim, err));
     TRY(cairn_tensor_get(s, &t, h_room, cairn_tensor_bytes(&t), err));
     for (int64_t i = 0; i < c->rows; i++)
         *sum = cairn_digest_add(*sum, (struct cairn_digest){(uint64_t)h_room[2 * i], (uint64_t)h_room[2 * i + 1]});

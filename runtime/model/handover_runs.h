@@ -36,14 +36,14 @@ enum cairn_status cairn_runs_add_transfer(struct cairn_runs *r, struct cairn_run
 enum cairn_status cairn_runs_add_tiles(struct cairn_runs *r, struct cairn_runs_call *c, const struct cairn_plan_tensor *t,
                                        const struct cairn_plan_piece *q, size_t at, const int64_t step[CAIRN_MAX_DIMS], struct cairn_error *err);
 
-/* Enqueue one call. x and y: whole buffers. out: i64 (rows, 2) from the start of a buffer. */
+/* Enqueue one call. x and y: whole buffers. out: i64 (rows, 2) from row `at` of a buffer. */
 enum cairn_status cairn_runs_transfer(const struct cairn_runs *r, const struct cairn_runs_call *c, struct cairn_compute *k, struct cairn_stream *s,
                                       struct cairn_buffer *x, enum cairn_dtype from, struct cairn_buffer *y, enum cairn_dtype to,
                                       struct cairn_error *err);
 enum cairn_status cairn_runs_tiles(const struct cairn_runs *r, const struct cairn_runs_call *c, struct cairn_compute *k, struct cairn_stream *s,
-                                   struct cairn_buffer *x, struct cairn_buffer *out, struct cairn_error *err);
+                                   struct cairn_buffer *x, struct cairn_buffer *out, int64_t at, struct cairn_error *err);
 /* Fetches the sums of a call (waits for the stream) and adds them up; h_room: 2 * most words. */
-enum cairn_status cairn_runs_sum(const struct cairn_runs_call *c, struct cairn_stream *s, struct cairn_buffer *out, int64_t *h_room,
-                                 struct cairn_digest *sum, struct cairn_error *err);
+enum cairn_status cairn_runs_sum(const struct cairn_runs_call *c, struct cairn_stream *s, struct cairn_buffer *out, int64_t at,
+                                 int64_t *h_room, struct cairn_digest *sum, struct cairn_error *err);
 
 #endif

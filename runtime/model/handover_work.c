@@ -46,7 +46,9 @@ static int64_t elements(const struct cairn_handover *h, size_t bytes)
 
 static int direct(const struct cairn_handover *h, const struct cairn_plan_lane *l)
 {
-    return l->places == 1 && end_of(h, l->place[0])->local;
+    const struct cairn_hand_end *e = l->places == 1 ? end_of(h, l->place[0]) : NULL;
+
+    return e && e->local;
 }
 
 static enum cairn_status chunk_tables(struct cairn_handover *h, struct cairn_hand_chunk *m, struct cairn_error *err)
@@ -163,7 +165,7 @@ static enum cairn_status send_chunk(struct cairn_handover *h, const struct cairn
         else
             TRY(cairn_runs_transfer(&h->drop, &m->drop[i], k, &s->stream, s->room, h->o.dtype, e->slot[e->open], h->o.dtype, err));
     }
-    TRY(cairn_runs_tiles(&h->tiles, &m->tiles, k, &s->stream, to, s->sums, err));
+    TRY(cairn_runs_tiles(&h->tiles, &m->tiles, k, &s->stream, to, s->sums, 0, err));
 out:
     return st;
 }
@@ -184,7 +186,7 @@ enum cairn_status cairn_hand_write(struct cairn_handover *h, enum cairn_status (
         if (back < 0 || back >= h->n_mine)
             continue;
         TRY(cairn_runs_sum(&h->mine[back].tiles, &h->stage[back % CAIRN_HANDOVER_STAGES].stream, h->stage[back % CAIRN_HANDOVER_STAGES].sums,
-                           h->h_sums, &sum, err));
+                           0, h->h_sums, &sum, err));
         TRY(done(h, h->mine[back].chunk, sum, err));
     }
 out:
@@ -332,6 +334,17 @@ out:
     return st;
 }
 
+enum cairn_status cairn_hand_differs(const struct cairn_handover *h, int chunk, uint64_t generation, struct cairn_digest have, struct cairn_digest want,
+                                     struct cairn_error *err)
+{
+    char is[33], should[33];
+
+    cairn_digest_hex(have, is);
+    cairn_digest_hex(want, should);
+    return cairn_fail(err, CAIRN_EDATA, "generation %llu: chunk %d (%s ...) arrived with digest %s, was sent with %s", (unsigned long long)generation,
+                      chunk, first_tensor(h, chunk), is, should);
+}
+
 enum cairn_status cairn_hand_verify(struct cairn_handover *h, int chunk, int slot, uint64_t generation, struct cairn_digest want,
                                     struct cairn_error *err)
 {
@@ -343,16 +356,10 @@ enum cairn_status cairn_hand_verify(struct cairn_handover *h, int chunk, int slo
     h->verified_of[chunk] = 0;
     if (h->landed[0])
         TRY(bring(h, chunk, slot, at, err));
-    TRY(cairn_runs_tiles(&h->slot_tiles, &h->check[chunk], h->o.compute, &h->reading.stream, at, h->reading.sums, err));
-    TRY(cairn_runs_sum(&h->check[chunk], &h->reading.stream, h->reading.sums, h->h_read_sums, &h->verified[chunk], err));
-    if (!cairn_digest_equal(h->verified[chunk], want)) {
-        char have[33], should[33];
-
-        cairn_digest_hex(h->verified[chunk], have);
-        cairn_digest_hex(want, should);
-        TRY(cairn_fail(err, CAIRN_EDATA, "generation %llu: chunk %d (%s ...) arrived with digest %s, was sent with %s", (unsigned long long)generation,
-                       chunk, first_tensor(h, chunk), have, should));
-    }
+    TRY(cairn_runs_tiles(&h->slot_tiles, &h->check[chunk], h->o.compute, &h->reading.stream, at, h->reading.sums, 0, err));
+    TRY(cairn_runs_sum(&h->check[chunk], &h->reading.stream, h->reading.sums, 0, h->h_read_sums, &h->verified[chunk], err));
+    if (!cairn_digest_equal(h->verified[chunk], want))
+        TRY(cairn_hand_differs(h, chunk, generation, h->verified[chunk], want, err));
     h->verified_of[chunk] = generation << 8 | (uint64_t)slot;
 out:
     return st;

@@ -1,19 +1,45 @@
 /* channel.c - checks what channel.h promises and passes it to the transport, as one operation of the group. */
 #include "world/channel.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 
+#include "base/build.h"
 #include "base/checked.h"
+#include "base/file.h"
+#include "base/str.h"
 #include "world/private.h"
 
-/* Transports that are part of this room; device libraries are added to the list when there is one. */
-static const struct cairn_transport *const known[] = {&cairn_transport_host};
+#define DEVICE_FILE "cairn-nccl.so"
 
-static const struct cairn_transport *find(const struct cairn_device *dev)
+/* The device library's transport, in a shared object of build/lib that is opened when a GPU first needs it; NULL with a sentence. */
+static const struct cairn_transport *device_transport(struct cairn_error *err)
 {
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (known[i]->takes(dev))
-            return known[i];
+    static const struct cairn_transport *found;
+    char *path = found ? NULL : cairn_lib_path(DEVICE_FILE);
+    void *so;
+
+    if (found)
+        return found;
+    if (!path)
+        CAIRN_NOMEM(err);
+    else if (!cairn_path_exists(path))
+        cairn_fail(err, CAIRN_EDEVICE, "%s is missing: build with CUDA and nccl.h (package libnccl-dev)", path);
+    else if (!(so = dlopen(path, RTLD_NOW | RTLD_LOCAL)))
+        cairn_fail(err, CAIRN_EDEVICE, "%s", dlerror());
+    else if (!(found = dlsym(so, CAIRN_TRANSPORT_SYMBOL)))
+        cairn_fail(err, CAIRN_EDEVICE, "%s: not a transport of this build", path);
+    free(path);
+    return found;
+}
+
+static const struct cairn_transport *find(const struct cairn_device *dev, struct cairn_error *err)
+{
+    if (cairn_transport_host.takes(dev))
+        return &cairn_transport_host;
+    if (cairn_starts_with(dev->name, "cuda:"))
+        return device_transport(err);
+    cairn_fail(err, CAIRN_EDEVICE, "no transport for device %s", dev->name);
     return NULL;
 }
 
@@ -23,9 +49,9 @@ enum cairn_status cairn_channel_open(struct cairn_channel **out, struct cairn_gr
     enum cairn_status st = CAIRN_OK;
     struct cairn_channel *c = NULL;
 
-    if (!transport)
-        transport = find(dev);
-    if (!transport || transport->abi != CAIRN_TRANSPORT_ABI || !transport->takes(dev))
+    if (!transport && !(transport = find(dev, err)))
+        return CAIRN_EDEVICE;
+    if (transport->abi != CAIRN_TRANSPORT_ABI || !transport->takes(dev))
         TRY(cairn_fail(err, CAIRN_EDEVICE, "no transport for device %s", dev->name));
     if (!(c = calloc(1, sizeof *c)))
         TRY(CAIRN_NOMEM(err));
@@ -228,7 +254,14 @@ enum cairn_status cairn_channel_exchange(struct cairn_channel *c, struct cairn_s
         TRY(fit(c, dst, err));
     if (src && dst && !apart(src, dst))
         TRY(CAIRN_BUG(err, "exchange: tensors that overlap"));
-    MOVE(c, "exchange", what, c->transport->exchange(c->state, s, what, to, src, from, dst, err));
+    if (!c->transport->settle) {
+        st = c->transport->exchange(c->state, s, what, to, src, from, dst, err);
+    } else { /* not collective: no number of the group's, but its deadline */
+        TRY(cairn_world_watch_begin(c->group->world, what, c->group->deadline_s, err));
+        c->busy = 1;
+        st = c->transport->exchange(c->state, s, what, to, src, from, dst, err);
+        cairn_world_watch_end(c->group->world);
+    }
 out:
     return st;
 }

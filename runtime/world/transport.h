@@ -16,6 +16,7 @@
 #include "base/status.h"
 
 #define CAIRN_TRANSPORT_ABI 1
+#define CAIRN_TRANSPORT_SYMBOL "cairn_transport" /* a const struct cairn_transport of a shared object */
 
 struct cairn_group;
 

@@ -454,6 +454,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t)
 {
     return recording ? failed(cudaErrorNotSupported) : cudaSuccess;
 }
+cudaError_t cudaStreamQuery(cudaStream_t)
+{
+    return cudaSuccess;
+}
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned)
 {
     return cudaSuccess;
