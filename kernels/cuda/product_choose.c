@@ -11,17 +11,18 @@
 #include <string.h>
 
 #include "product_choose.h"
+#include "product_few.h"
 
 #define KEYS       2048               /* a power of two */
 #define PART_TILES 128                /* tiles of 128 x 128 that a launch should have */
 #define PART_LEAST 512                /* rows of a part */
 #define FLUSH      ((size_t)96 << 20) /* bytes, more than any cache */
 
-enum kind { KIND_FMA, KIND_MMA, KIND_WGMMA, KIND_LT };
+enum kind { KIND_FMA, KIND_MMA, KIND_FEW, KIND_WGMMA, KIND_LT };
 
 struct choice {
     enum kind kind;
-    int which; /* tile of mma or wgmma */
+    int which; /* tile of mma, few or wgmma */
     struct product_lt_plan lt;
 };
 
@@ -80,6 +81,8 @@ static void launch(struct call *c, const struct chooser *h, const struct product
         product_fma(c, p);
     else if (o->kind == KIND_MMA)
         product_mma(c, p, o->which);
+    else if (o->kind == KIND_FEW)
+        product_few(c, p, o->which);
     else if (o->kind == KIND_WGMMA)
         product_wgmma(c, p, o->which);
     else
@@ -130,6 +133,22 @@ static int wgmma_by_default(const struct call *c, const struct product *p)
     return best;
 }
 
+/* The tile of few rows that leaves the fewest of its rows empty, and of those the widest that still fills the card. */
+static int few_by_default(const struct call *c, const struct product *p)
+{
+    int64_t rows = rows_of(p), z = p->batch, least = INT64_MAX;
+    int best = 0;
+
+    for (int i = 0; i < PRODUCT_FEW_TILES; i++) {
+        int64_t high = ceil_div(rows, product_few_high[i]), tiles = high * ceil_div(p->n, product_few_wide[i]) * z;
+        int64_t cost = high * product_few_high[i] * (tiles < c->cuda->sms ? 4 : 1);
+
+        if (cost <= least)
+            least = cost, best = i;
+    }
+    return best;
+}
+
 /* By arithmetic: tiles that fill the card, and no larger than the product. */
 static struct choice by_default(const struct call *c, const struct chooser *h, const struct product *p)
 {
@@ -141,6 +160,8 @@ static struct choice by_default(const struct call *c, const struct chooser *h, c
         return (struct choice){.kind = KIND_FMA};
     if (h->wgmma == 1 && rows > 64 && product_wgmma_can(c, p))
         return (struct choice){.kind = KIND_WGMMA, .which = wgmma_by_default(c, p)};
+    if (rows <= 64 && product_few_can(c, p))
+        return (struct choice){.kind = KIND_FEW, .which = few_by_default(c, p)};
     for (; tile > 0; tile--) {
         int64_t tiles = ceil_div(rows, high[tile]) * ceil_div(p->n, wide[tile]) * z;
 
@@ -218,6 +239,9 @@ static int candidates(const struct call *c, const struct chooser *h, const struc
     for (int i = 0; i < PRODUCT_MMA_TILES; i++)
         if (i == PRODUCT_MMA_TILES - 1 || (i > 1 && least <= 256) || rows <= 32)
             o[n++] = (struct choice){.kind = KIND_MMA, .which = i};
+    for (int i = 0; i < PRODUCT_FEW_TILES && rows <= PRODUCT_FEW_ROWS && product_few_can(c, q); i++)
+        if (product_few_high[i] < 2 * rows || product_few_high[i] == 16)
+            o[n++] = (struct choice){.kind = KIND_FEW, .which = i};
     for (int i = 0; i < PRODUCT_WGMMA_TILES && h->wgmma == 1 && product_wgmma_can(c, q) && rows > 32; i++)
         if (q->form != CAIRN_TN || i % 2 == 0)
             o[n++] = (struct choice){.kind = KIND_WGMMA, .which = i};
@@ -228,7 +252,7 @@ static int candidates(const struct call *c, const struct chooser *h, const struc
  * with groups on the caller's own, with its own y. */
 static struct choice by_trial(const struct call *of, struct chooser *h, const struct product *p, struct choice best)
 {
-    enum { PLANS = 4, CANDIDATES = 1 + PRODUCT_MMA_TILES + PRODUCT_WGMMA_TILES + PLANS };
+    enum { PLANS = 4, CANDIDATES = 1 + PRODUCT_MMA_TILES + PRODUCT_FEW_TILES + PRODUCT_WGMMA_TILES + PLANS };
     const int tn = p->form == CAIRN_TN;
     struct call c = product_trial(of);
     struct product q = *p;

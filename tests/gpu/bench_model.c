@@ -15,7 +15,8 @@
  *     timeline,N,PROMPT         one call that decodes N sequences behind prompts: what each kind of op costs in its graph
  *     bits,TOKENS[,SECONDS]     sampled log-probabilities against the trainer's, bit by bit, over mixes of batch, pages and chunks
  *     repeat,N,B,T              N times forward and backward: equal bits of log-probabilities and of every gradient
- *     memory                    what lies where
+ *     memory-train,B,T          memory at its peak, against what a stage says before it starts; first of all, one a process
+ *     memory-rollout,N,PROMPT,NEW
  *
  * Exit 0, 64 usage, 76 when bits differ, else the status of the first command that failed; those after it are run all the same.
  */
@@ -206,7 +207,8 @@ static enum cairn_status step(struct subject *s, const int64_t *v, int n, struct
     enum cairn_status st = CAIRN_OK;
 
     repeats = repeats < 1 ? 1 : repeats > 100 ? 100 : repeats;
-    TRY(subject_train_room(s, 256, 1, err));
+    if (!s->pass)
+        TRY(subject_train_room(s, 256, 1, err));
     if (!s->has_optimizer) {
         TRY(cairn_optimizer_create(&s->optimizer, subject_trained(s), &s->k, err));
         s->has_optimizer = 1;
@@ -339,11 +341,16 @@ static void samples_free(struct samples *l)
     free(l->s);
 }
 
+static struct cairn_engine_opts engine_opts(int batch, int page, int prefill, int64_t longest, int graphs)
+{
+    return (struct cairn_engine_opts){
+        .batch = batch, .page = page, .prefill = prefill, .max_length = longest, .seed = 11, .step = 1, .temperature = 1, .graphs = graphs};
+}
+
 static enum cairn_status engine_make(struct cairn_engine **e, struct subject *s, int batch, int page, int prefill, int64_t longest, int graphs,
                                      struct cairn_error *err)
 {
-    const struct cairn_engine_opts o = {
-        .batch = batch, .page = page, .prefill = prefill, .max_length = longest, .seed = 11, .step = 1, .temperature = 1, .graphs = graphs};
+    const struct cairn_engine_opts o = engine_opts(batch, page, prefill, longest, graphs);
 
     return cairn_engine_create(e, &s->m, &o, err);
 }
@@ -595,13 +602,73 @@ out:
     return st;
 }
 
-static enum cairn_status memory(struct subject *s, const int64_t *v, int n, struct cairn_error *err)
+/* What was said against what the device has less free since it was opened. `said` counts no scratch of ops, no graphs and nothing of
+ * the driver's; the last column shows all of that. */
+static enum cairn_status memory_line(struct subject *s, const char *what, const struct cairn_footprint *f, size_t asked, struct cairn_error *err)
 {
-    (void)v, (void)n, (void)err;
-    printf("{\"what\":\"memory\",\"elements\":%lld,\"weights_gb\":%.3f,\"grads_gb\":%.3f,\"pass_gb\":%.3f}\n",
-           (long long)s->table.elements, (double)s->weights.buf->bytes * 1e-9,
-           s->has_grads ? (double)s->grads.buf->bytes * 1e-9 : 0, s->pass ? (double)cairn_pass_bytes(s->pass) * 1e-9 : 0);
-    return CAIRN_OK;
+    size_t left, total;
+    char text[256];
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_stream_wait(&s->k.stream, err));
+    TRY(cairn_device_memory(s->k.dev, &left, &total, err));
+    cairn_footprint_text(f, text, sizeof text);
+    printf("# %s: %s\n", what, text);
+    printf("{\"what\":\"memory, %s\",\"said_gb\":%.4f,\"buffers_gb\":%.4f,\"device_gb\":%.4f,\"said_of_buffers\":%.4f,\"said_of_device\":%.4f}\n", what,
+           (double)f->total * 1e-9, (double)asked * 1e-9, (double)(s->left - left) * 1e-9, (double)f->total / (double)asked,
+           s->left > left ? (double)f->total / (double)(s->left - left) : 0);
+out:
+    return st;
+}
+
+static size_t weights_bytes(const struct subject *s)
+{
+    return s->weights.buf->bytes + (s->has_adapter ? s->adapter_weights.buf->bytes : 0);
+}
+
+/* The peak of training and of sampling against the arithmetic that stages go by (model/footprint.h). One of the two a process: what
+ * ops keep as scratch stays. */
+static enum cairn_status memory_train(struct subject *s, const int64_t *v, int n, struct cairn_error *err)
+{
+    struct cairn_footprint_opts o = {.config = &s->config, .table = &s->table, .adapter = s->has_adapter ? &s->adapter : NULL, .act = s->k.act, .segments = 1,
+                                     .pass = {.max_rows = v[0] * v[1], .max_seqs = (int)v[0], .train = 1}};
+    struct cairn_footprint f;
+    struct cairn_scores scores;
+    struct turn t = {0};
+    enum cairn_status st = CAIRN_OK;
+
+    (void)n;
+    TRY(cairn_footprint(&o, &f, err));
+    TRY(turn_make(&t, s, (int)v[0], v[1], err));
+    TRY(step(s, (const int64_t[]){1}, 1, err));
+    TRY(turn_run(&t, s, &scores, NULL, err));
+    TRY(memory_line(s, "training", &f, weights_bytes(s) + s->grads.buf->bytes + 3 * s->optimizer.master.buf->bytes + cairn_pass_bytes(s->pass), err));
+out:
+    turn_free(&t);
+    return st;
+}
+
+static enum cairn_status memory_rollout(struct subject *s, const int64_t *v, int n, struct cairn_error *err)
+{
+    const struct cairn_engine_opts o = engine_opts((int)v[0], 64, 8192, v[1] + v[2], 1);
+    struct cairn_engine *e = NULL;
+    struct cairn_footprint f;
+    struct rows p = {0};
+    int64_t tokens = 0;
+    enum cairn_status st = CAIRN_OK;
+
+    (void)n;
+    TRY(cairn_engine_footprint(&s->m, &o, &f, err));
+    TRY(rows_random(&p, s, (int)v[0], v[1], err));
+    TRY(cairn_engine_create(&e, &s->m, &o, err));
+    for (int i = 0; i < v[0]; i++)
+        TRY(submit(e, &p, i, v[2], 1, err));
+    TRY(cairn_engine_run(e, forget, &tokens, err));
+    TRY(memory_line(s, "sampling", &f, weights_bytes(s) + cairn_engine_bytes(e), err));
+out:
+    cairn_engine_destroy(e);
+    rows_free(&p);
+    return st;
 }
 
 /* ---- commands ------------------------------------------------------------------------------------------------------- */
@@ -612,7 +679,8 @@ static const struct {
     enum cairn_status (*run)(struct subject *s, const int64_t *v, int n, struct cairn_error *err);
 } commands[] = {
     {"train", 2, 3, train},   {"step", 0, 1, step}, {"profile", 2, 2, profile}, {"rollout", 3, 3, rollout},
-    {"decode", 3, 3, decode}, {"bits", 1, 2, bits}, {"repeat", 3, 3, repeat},   {"memory", 0, 0, memory},
+    {"decode", 3, 3, decode}, {"bits", 1, 2, bits}, {"repeat", 3, 3, repeat},   {"memory-train", 2, 2, memory_train},
+    {"memory-rollout", 3, 3, memory_rollout},
     {"graphs", 3, 3, graphs}, {"timeline", 2, 2, timeline}, {"ceiling", 0, 1, ceiling},
 };
 

@@ -31,6 +31,7 @@ struct subject {
     struct cairn_optimizer optimizer;
     int has_optimizer, has_grads;
     uint32_t draws;
+    size_t left; /* bytes free on the device before anything of this was there */
 };
 
 /* Numbers below `below`, the same every time. */
@@ -104,11 +105,13 @@ static inline enum cairn_status subject_open(struct subject *s, const char *conf
     const struct cairn_adapter_spec spec = {.rank = lora, .alpha = lora, .targets = all};
     enum cairn_status st = CAIRN_OK;
     json_t *json = NULL;
+    size_t total;
 
     memset(s, 0, sizeof *s);
     TRY(cairn_json_load(&json, config, 1 << 20, err));
     TRY(cairn_config_parse(&s->config, json, config, err));
     TRY(cairn_compute_open(&s->k, o, err));
+    TRY(cairn_device_memory(s->k.dev, &s->left, &total, err));
     TRY(cairn_param_table_create(&s->table, &s->config, err));
     TRY(cairn_weights_create(&s->weights, &s->table, &s->k, err));
     TRY(subject_fill(&s->weights, s->config.init_range, &s->k, err));
