@@ -6,6 +6,7 @@
 #define CAIRN_MODEL_CALL_H
 
 #include "kernels/backend.h"
+#include "model/branch.h"
 #include "model/cache.h"
 #include "model/config.h"
 #include "model/params.h"
@@ -23,6 +24,7 @@ struct cairn_call {
     struct cairn_tensor key_row; /* i32 (n) row of the cache that holds the key of row n; absent when packed */
     int rerun;                   /* 1: recomputation for the backward: index sets are there, the layer's output is not wanted */
 
+    struct cairn_branch *branch;     /* work beside the call's own may go there; NULL: one line (branch.h) */
     struct cairn_tensor dt;          /* act, flat: scratch for the inner gradient of one LoRA (rows, rank) */
     const struct cairn_store *grads; /* += here; NULL: frozen */
     const struct cairn_store *adapter_grads;

@@ -139,23 +139,14 @@ static enum cairn_status heads_product(const struct cairn_call *c, enum cairn_fo
         &(struct cairn_matmul){.form = form, .x = x, .w = w, .y = y, .alpha = alpha, .accumulate = accumulate, .segments = 1}, err);
 }
 
-enum cairn_status cairn_mla_forward(const struct cairn_call *c, const struct cairn_mla *l, const struct cairn_tensor *x,
-                                    const struct cairn_tensor *y, const struct cairn_tensor *idx, const struct cairn_mla_save *s,
-                                    const struct cairn_mla_work *w, struct cairn_error *err)
+/* This call's keys [c | k_rope], into s->rows and, with a cache, into it; *rows: where attention finds keys. */
+static enum cairn_status keys_forward(const struct cairn_call *c, const struct cairn_mla *l, const struct cairn_tensor *x,
+                                      const struct cairn_mla_save *s, struct cairn_tensor *rows, struct cairn_error *err)
 {
     const struct cairn_model_config *cfg = c->c;
-    int64_t n = c->n, heads = cfg->heads, latent = cfg->kv_rank, rope = cfg->rope, nope = cfg->nope, v = cfg->v_dim;
-    int64_t wide = latent + rope, per_q = nope + rope, per_kv = nope + v;
+    int64_t n = c->n, latent = cfg->kv_rank, rope = cfg->rope, wide = latent + rope;
     struct cairn_tensor c_raw = cairn_view2(&s->kv, 0, n, wide, latent), c_row = cairn_view2(&s->rows, 0, n, wide, latent);
-    struct cairn_tensor q_nope = by_head(&s->q, n, heads, per_q, 0, nope), q_lat = by_head(&s->qk, n, heads, wide, 0, latent);
-    struct cairn_tensor out = by_head(&s->out, n, heads, latent, 0, latent), o = by_head(&s->o, n, heads, v, 0, v);
-    struct cairn_keys keys = c->keys;
-    const struct cairn_lora *lora = l->kv_b.lora;
     enum cairn_status st = CAIRN_OK;
-
-    TRY(cairn_linear_forward(c, &l->q_a, NULL, x, &s->q_a, 0, &s->t_q_a, err));
-    OP(c, rmsnorm, .x = s->q_a, .g = l->q_g, .y = s->q_lat, .rstd = s->q_rstd, .eps = cfg->latent_norm_eps);
-    TRY(cairn_linear_forward(c, &l->q_b, NULL, &s->q_lat, &s->q, 0, &s->t_q_b, err));
 
     TRY(cairn_linear_forward(c, &l->kv_a, NULL, x, &s->kv, 0, &s->t_kv_a, err));
     OP(c, rmsnorm, .x = c_raw, .g = cairn_planted("kv-norm-of-q") && latent <= cfg->q_rank ? cairn_tensor_slice(&l->q_g, 0, 0, latent) : l->kv_g, .y = c_row,
@@ -163,12 +154,36 @@ enum cairn_status cairn_mla_forward(const struct cairn_call *c, const struct cai
     if (rope)
         OP(c, rope, .x = by_row(&s->kv, n, 1, wide, latent, rope), .y = by_row(&s->rows, n, 1, wide, latent, rope), .pos = c->keys.pos,
            .theta = cairn_planted("rope-theta") ? cfg->rope_theta * 1.1f : cfg->rope_theta, .inverse = cairn_planted("k-rope-inverse"));
-    keys.rows = s->rows;
+    *rows = s->rows;
     if (c->cache) {
-        keys.rows = cairn_cache_latent_rows(c->cache, l->layer);
+        *rows = cairn_cache_latent_rows(c->cache, l->layer);
         if (!(cairn_planted("cache-layer-not-written") && l->layer == 1))
-            OP(c, rows, .src = s->rows, .dst = keys.rows, .dst_index = c->key_row);
+            OP(c, rows, .src = s->rows, .dst = *rows, .dst_index = c->key_row);
     }
+out:
+    return st;
+}
+
+enum cairn_status cairn_mla_forward(const struct cairn_call *c, const struct cairn_mla *l, const struct cairn_tensor *x,
+                                    const struct cairn_tensor *y, const struct cairn_tensor *idx, const struct cairn_mla_save *s,
+                                    const struct cairn_mla_work *w, struct cairn_error *err)
+{
+    const struct cairn_model_config *cfg = c->c;
+    int64_t n = c->n, heads = cfg->heads, latent = cfg->kv_rank, rope = cfg->rope, nope = cfg->nope, v = cfg->v_dim;
+    int64_t wide = latent + rope, per_q = nope + rope, per_kv = nope + v;
+    struct cairn_tensor q_nope = by_head(&s->q, n, heads, per_q, 0, nope), q_lat = by_head(&s->qk, n, heads, wide, 0, latent);
+    struct cairn_tensor out = by_head(&s->out, n, heads, latent, 0, latent), o = by_head(&s->o, n, heads, v, 0, v);
+    struct cairn_keys keys = c->keys;
+    struct cairn_call side;
+    const struct cairn_lora *lora = l->kv_b.lora;
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_branch_fork(c, &side, err));
+    TRY(keys_forward(&side, l, x, s, &keys.rows, err));
+    TRY(cairn_linear_forward(c, &l->q_a, NULL, x, &s->q_a, 0, &s->t_q_a, err));
+    OP(c, rmsnorm, .x = s->q_a, .g = l->q_g, .y = s->q_lat, .rstd = s->q_rstd, .eps = cfg->latent_norm_eps);
+    TRY(cairn_linear_forward(c, &l->q_b, NULL, &s->q_lat, &s->q, 0, &s->t_q_b, err));
+
     if (l->full && !c->rerun)
         TRY(cairn_indexer_forward(c, &l->indexer, l->layer, x, &s->q_lat, idx, &w->indexer, err));
 
@@ -183,6 +198,7 @@ enum cairn_status cairn_mla_forward(const struct cairn_call *c, const struct cai
     if (rope)
         OP(c, rope, .x = by_row(&s->q, n, heads, per_q, nope, rope), .y = by_row(&s->qk, n, heads, wide, latent, rope),
            .pos = c->keys.pos, .theta = cfg->rope_theta);
+    TRY(cairn_branch_join(c, &side, err));
     OP(c, attention, .q = s->qk, .idx = *idx, .o = s->out, .lse = s->lse, .keys = keys,
        .scale = 1 / sqrtf((float)(cairn_planted("softmax-scale-of-nope") ? nope : per_q)));
     TRY(heads_product(c, CAIRN_NT, out, band(&l->kv_b.w, heads, per_kv, nope, v), o, 1, 0, err));

@@ -49,6 +49,7 @@ struct cairn_pass {
     int32_t *h_rows; /* [ROW_LISTS][row_pitch(max_rows)] host side of `rows` */
 
     struct cairn_replay *replay; /* of cached forwards; NULL: not wanted, or the device has none */
+    struct cairn_branch *branch; /* for what is recorded; NULL: no replay */
 };
 
 /* What is known of each row of a call: id, pos, seq, the last whole pool it sees; of cached ones also the row of its key, and (a list
@@ -282,6 +283,8 @@ enum cairn_status cairn_pass_create(struct cairn_pass **out, const struct cairn_
     TRY(cairn_buffer_create(m->k->dev, bytes, &p->buf, err));
     if (o->graphs)
         TRY(cairn_replay_create(&p->replay, &m->k->stream, err));
+    if (p->replay)
+        TRY(cairn_branch_create(&p->branch, m->k, err));
     *out = p;
     p = NULL;
 out:
@@ -308,6 +311,7 @@ void cairn_pass_destroy(struct cairn_pass *p)
     if (!p)
         return;
     cairn_replay_destroy(p->replay);
+    cairn_branch_destroy(p->branch);
     cairn_buffer_destroy(p->buf);
     cairn_buffer_destroy(p->logits_buf);
     free(p->layer);

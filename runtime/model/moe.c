@@ -82,8 +82,14 @@ enum cairn_status cairn_moe_forward(const struct cairn_call *c, const struct cai
                                     struct cairn_error *err)
 {
     const struct cairn_model_config *cfg = c->c;
+    struct cairn_call side;
     enum cairn_status st = CAIRN_OK;
 
+    TRY(cairn_branch_fork(c, &side, err)); /* who all tokens go to, beside who the router chooses */
+    if (l->shared_experts > 0)
+        TRY(cairn_mlp_forward(&side, &l->shared, x, y, &s->shared, &w->shared, err));
+    if (l->shared_experts > 0 && cairn_planted("shared-expert-twice"))
+        TRY(cairn_mlp_forward(&side, &l->shared, x, y, &s->shared, &w->shared, err));
     OP(c, matmul, .form = CAIRN_NT, .x = *x, .w = l->router_w, .y = w->r, .alpha = 1, .segments = 1);
     OP(c, router, .r = w->r, .bias = cairn_planted("router-bias-lost") ? (struct cairn_tensor){0} : l->bias, .idx = s->choice, .gate = s->gate, .prob = s->prob, .n_group = cfg->n_group,
        .topk_group = cfg->topk_group, .norm = cfg->norm_topk, .scale = cairn_planted("routed-scale-lost") ? 1 : cfg->routed_scale);
@@ -96,10 +102,7 @@ enum cairn_status cairn_moe_forward(const struct cairn_call *c, const struct cai
         TRY(cairn_linear_forward(c, &l->up, &s->offsets, &w->x, &s->u, 0, &s->t_up, err));
     OP(c, swiglu, .a = s->a, .u = s->u, .h = w->h, .limit = c->c->swiglu_limit);
     TRY(cairn_linear_forward(c, &l->down, &s->offsets, &w->h, &s->y, 0, &s->t_down, err));
-    if (l->shared_experts > 0)
-        TRY(cairn_mlp_forward(c, &l->shared, x, y, &s->shared, &w->shared, err));
-    if (l->shared_experts > 0 && cairn_planted("shared-expert-twice"))
-        TRY(cairn_mlp_forward(c, &l->shared, x, y, &s->shared, &w->shared, err));
+    TRY(cairn_branch_join(c, &side, err));
     if (!c->rerun)
         OP(c, combine, .x = s->y, .gate = s->gate, .where = s->where, .base = *y, .y = *y);
 out:

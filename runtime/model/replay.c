@@ -19,6 +19,7 @@ struct entry {
 struct cairn_replay {
     struct cairn_stream *s;
     int off; /* the device refused once */
+    int recording;
     int64_t clock;
     struct cairn_replay_stats stats;
     struct entry entry[ENTRIES];
@@ -72,7 +73,9 @@ static enum cairn_status record(struct cairn_replay *r, struct entry *e, cairn_r
 
     if (st != CAIRN_OK)
         return st;
+    r->recording = 1;
     st = fn(arg, err);
+    r->recording = 0;
     end = cairn_capture_end(r->s, st == CAIRN_OK ? &e->graph : NULL, st == CAIRN_OK ? err : NULL);
     return st == CAIRN_OK ? end : st;
 }
@@ -108,6 +111,11 @@ enum cairn_status cairn_replay_run(struct cairn_replay *r, const struct cairn_re
     }
     r->stats.run++;
     return fn(arg, err);
+}
+
+int cairn_replay_recording(const struct cairn_replay *r)
+{
+    return r && r->recording;
 }
 
 struct cairn_replay_stats cairn_replay_stats(const struct cairn_replay *r)

@@ -30,6 +30,7 @@ void cairn_replay_destroy(struct cairn_replay *r);
 void cairn_replay_forget(struct cairn_replay *r); /* an address has changed: nothing recorded holds any more */
 enum cairn_status cairn_replay_run(struct cairn_replay *r, const struct cairn_replay_key *key, cairn_replay_fn *fn, void *arg,
                                    struct cairn_error *err);
+int cairn_replay_recording(const struct cairn_replay *r); /* 1: inside of cairn_replay_run, whose work is being recorded */
 struct cairn_replay_stats cairn_replay_stats(const struct cairn_replay *r);
 
 #endif
