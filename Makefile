@@ -40,7 +40,7 @@ MPI_PC   := $(shell for p in ompi ompi-c mpich; do pkg-config --exists $$p 2>/de
 # "80 90a 100" for all that the kernels know.
 CUDA     ?= $(shell command -v $(NVCC) >/dev/null 2>&1 && echo 1 || echo 0)
 CUDA_ARCHS ?= 90a
-NEEDED   := jansson libxxhash yaml-0.1 libpcre2-8 libutf8proc gmp
+NEEDED   := jansson libxxhash libzstd yaml-0.1 libpcre2-8 libutf8proc gmp
 MISSING  := $(foreach p,$(NEEDED),$(if $(filter no,$(call have,$(p))),$(p))) $(if $(HDF5_PC),,hdf5)
 VERSION  := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 ARCH     := $(shell uname -m)
@@ -79,6 +79,7 @@ CF_grade  := $(call pc_cflags,gmp libpcre2-8 libutf8proc) $(if $(filter yes,$(SE
 
 SYS_base   := $(call pc_libs,jansson libxxhash) -lm -ldl
 SYS_ckpt   := $(call pc_libs,$(HDF5_PC))
+SYS_world  := $(call pc_libs,libzstd)
 SYS_recipe := $(call pc_libs,yaml-0.1)
 SYS_model  := $(call pc_libs,libpcre2-8)
 SYS_text   := $(call pc_libs,libpcre2-8 libutf8proc)

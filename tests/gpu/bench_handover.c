@@ -1,6 +1,7 @@
 /* bench_handover.c - how long weights take from a trainer to a sampler, two processes on two GPUs (or on one, or on the CPU).
  *
  *     bench_handover TABLE PATH GPU_OF_TRAINER GPU_OF_SAMPLER [REPEATS]
+ *     bench_handover ring [SWITCHES]         from a commit to a reader of another process that sees it, on this CPU
  *         TABLE    tensors18040: 18,040 matrices of a rank-32 adapter, 2.0 GB in bf16 · tensors18040/16: a sixteenth of each
  *                  CONFIG.json: the rank-32 adapter of every linear layer of that model (fp32 masters)
  *         PATH     cuda-ipc, shm, nccl; with -1 for both GPUs shm on the CPU
@@ -381,10 +382,73 @@ static int body(struct cairn_world *w, void *arg)
     return bad ? 76 : 0;
 }
 
+/* ---- the switch alone ---------------------------------------------------------------------------------------------------------------------- */
+
+static int ring_body(struct cairn_world *w, void *arg)
+{
+    const int n = *(const int *)arg, writer = w->rank == 0;
+    const struct cairn_ring_opts o = {.slots = 3, .chunks = 1, .slot_bytes = 4096};
+    struct cairn_ring_place own = {.fd = -1}, all[2];
+    struct cairn_ring *r = NULL;
+    struct cairn_error err = {0};
+    struct cairn_ring_view v = {0};
+    double *us = calloc((size_t)n + 1, sizeof *us), sum = 0;
+    int seen = 0;
+
+    if (!us)
+        return 73;
+    if (writer) {
+        must(cairn_ring_create(&r, &o, &err), &err, "ring");
+        cairn_ring_place(r, &own);
+    }
+    must(cairn_group_allgather(w->all, "ring", &own, sizeof own, all, &err), &err, "ring");
+    if (!writer)
+        must(cairn_ring_attach(&r, &all[0], o.layout, &err), &err, "ring");
+    must(cairn_group_barrier(w->all, "ring", &err), &err, "ring");
+    for (int g = 1; writer && g <= n; g++) {
+        struct cairn_ring_tag tag = {0};
+        int slot;
+
+        must(cairn_ring_begin(r, (uint64_t)g, 20, &slot, &err), &err, "begin");
+        must(cairn_ring_land(r, slot, (uint64_t)g, 0, (struct cairn_digest){1, 2}, &err), &err, "land");
+        tag.step = (int64_t)(cairn_now_s() * 1e9);
+        must(cairn_ring_commit(r, slot, (uint64_t)g, &tag, &err), &err, "commit");
+        cairn_sleep_s(0.0001);
+    }
+    for (uint64_t last = 0; !writer && last < (uint64_t)n;) {
+        double now;
+
+        if (cairn_ring_pin(r, &v, &err) != CAIRN_OK)
+            continue;
+        now = cairn_now_s();
+        if (v.generation != last)
+            us[seen++] = (now * 1e9 - (double)v.tag.step) * 1e-3;
+        last = v.generation;
+        cairn_ring_unpin(r, v.slot);
+    }
+    if (!writer) {
+        double m = median(us, seen);
+
+        for (int i = 0; i < seen; i++)
+            sum += us[i];
+        printf("{\"bench\": \"ring\", \"switches\": %d, \"seen\": %d, \"us_median\": %.2f, \"us_mean\": %.2f, \"us_p99\": %.2f, \"us_max\": %.1f}\n", n, seen,
+               m, sum / seen, us[(size_t)seen * 99 / 100], us[seen - 1]);
+        fflush(stdout);
+    }
+    cairn_ring_close(r);
+    free(us);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     struct job job = {.repeats = argc > 5 ? atoi(argv[5]) : 15};
 
+    if (argc > 1 && !strcmp(argv[1], "ring")) {
+        int n = argc > 2 ? atoi(argv[2]) : 10000;
+
+        return n > 0 ? kin_run(2, ring_body, &n) : 64;
+    }
     if (argc < 5 || cairn_handover_path_parse(argv[2]) < 2 || job.repeats < 1 || job.repeats > MOST) {
         fprintf(stderr, "usage: bench_handover TABLE shm|cuda-ipc|nccl GPU_OF_TRAINER GPU_OF_SAMPLER [REPEATS, at most 1024]\n");
         return 64;
