@@ -43,6 +43,15 @@ whole() { # goes on and is as if nothing had been, and can go further
     [ -e "$dir/step/000003/train/a2" ]
 }
 
+@test "what a repair that was killed has taken away already is made again, collected data before it" {
+    copy
+    shard step/000003/train
+    rm -r "$dir/step/000002/train" # and it reads step/000001/train, which was collected
+    is 0 "$cairn" verify --repair "$dir"
+    says "dropped: step/000001/train: its data were collected" "dropped: step/000003/train"
+    whole
+}
+
 @test "the newest policy is damaged: it goes with its evaluation" {
     copy
     shard policy/000003

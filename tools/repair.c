@@ -18,6 +18,7 @@
 struct node {
     char *path, *dir; /* relative to RUN; as the walk gave it */
     int collected, readable, damaged, lineage, needed, aside;
+    int blocks; /* collected, and the chain cannot go on without it */
     char **input; /* artefacts only */
     int inputs;
     int64_t step;
@@ -291,8 +292,11 @@ static enum cairn_status needs_mark(struct graph *g, struct cairn_error *err)
         for (int j = 0; j < k; j++) {
             struct node *v = find(g, input[j]);
 
-            if (v)
-                v->needed = 1;
+            if (!v)
+                continue;
+            v->needed = 1;
+            if (v->collected && !links[i].eval) /* as a repair that was interrupted leaves it */
+                v->blocks = 1;
         }
         cairn_strings_free(input, k);
     }
@@ -309,6 +313,10 @@ static enum cairn_status look(struct graph *g, struct node *v, int dependents, i
 
     if (v->damaged && !v->why && (v->needed || v->lineage || dependents)) {
         TRY(drop(v, strdup(v->bad), err));
+        *changed = 1;
+    }
+    if (v->blocks && !v->why) {
+        TRY(drop(v, strdup("its data were collected, and what is still to be made reads it"), err));
         *changed = 1;
     }
     for (int k = 0; k < v->inputs; k++) {

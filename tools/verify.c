@@ -265,6 +265,69 @@ static void result_print(const struct args *a, const struct cairn_verify_counts 
     cairn_cli_json(o, lost);
 }
 
+/* One look at everything: what is bad is in a->bad, the first of it in err (CAIRN_EDATA). */
+static enum cairn_status examine(struct args *a, const struct cairn_run *run, struct cairn_verify_opts *o, struct cairn_verify_counts *c,
+                                 struct cairn_error *err)
+{
+    struct cairn_error first = {0};
+    enum cairn_status st, looked;
+
+    a->progress = cairn_progress_begin("verify", "MiB", 0, 10);
+    st = cairn_verify_tree(run ? run->dir : a->dir, o, c, err);
+    if (run && (st == CAIRN_OK || st == CAIRN_EDATA)) {
+        looked = base_follow(a, run, o, c, &first);
+        if (looked != CAIRN_OK && (st == CAIRN_OK || looked != CAIRN_EDATA)) {
+            st = looked;
+            *err = first;
+        }
+    }
+    cairn_progress_end(a->progress);
+    if (st == CAIRN_OK && c->artefacts == 0)
+        st = cairn_fail(err, CAIRN_ENOINPUT, "%s: nothing committed below it", a->dir);
+    if (run && a->deep && (st == CAIRN_OK || st == CAIRN_EDATA)) {
+        looked = recipes_compare(a, run, &first);
+        if (looked != CAIRN_OK) {
+            st = looked;
+            *err = first;
+        }
+    }
+    if (st == CAIRN_OK && json_array_size(a->bad))
+        st = cairn_fail(err, CAIRN_EDATA, "%s", json_string_value(json_object_get(json_array_get(a->bad, 0), "why")));
+    return st;
+}
+
+static int bad_before(const json_t *before, const char *path)
+{
+    size_t i;
+    json_t *b;
+
+    json_array_foreach((json_t *)before, i, b)
+        if (!strcmp(json_string_value(json_object_get(b, "path")), path))
+            return 1;
+    return 0;
+}
+
+/* Before anything goes: what was bad once and is not the second time was no damage, but a call that failed (too many open files, a
+ * server that was away for a moment). */
+static enum cairn_status examine_again(struct args *a, const struct cairn_run *run, struct cairn_verify_opts *o, struct cairn_verify_counts *c,
+                                       struct cairn_error *err)
+{
+    json_t *before = a->bad;
+    enum cairn_status st;
+
+    if (!(a->bad = json_array())) {
+        a->bad = before;
+        return CAIRN_NOMEM(err);
+    }
+    memset(c, 0, sizeof *c);
+    st = examine(a, run, o, c, err);
+    for (size_t i = json_array_size(a->bad); i-- > 0;)
+        if (!bad_before(before, json_string_value(json_object_get(json_array_get(a->bad, i), "path"))))
+            json_array_remove(a->bad, i);
+    json_decref(before);
+    return st == CAIRN_EDATA && !json_array_size(a->bad) ? CAIRN_OK : st;
+}
+
 int cairn_verb_verify(int argc, char **argv)
 {
     struct cairn_error err = {0}, lost = {0}, first = {0};
@@ -302,29 +365,9 @@ int cairn_verb_verify(int argc, char **argv)
         real = realpath(a.dir, NULL);
         o.lineage = real && (above = cairn_inspect_root(real)) ? above : "";
     }
-    a.progress = cairn_progress_begin("verify", "MiB", 0, 10);
-    st = cairn_verify_tree(run ? run->dir : a.dir, &o, &c, &err);
-    if (run && (st == CAIRN_OK || st == CAIRN_EDATA)) {
-        enum cairn_status looked = base_follow(&a, run, &o, &c, &first);
-
-        if (looked != CAIRN_OK && (st == CAIRN_OK || looked != CAIRN_EDATA)) {
-            st = looked;
-            err = first;
-        }
-    }
-    cairn_progress_end(a.progress);
-    if (st == CAIRN_OK && c.artefacts == 0)
-        st = cairn_fail(&err, CAIRN_ENOINPUT, "%s: nothing committed below it", a.dir);
-    if (run && a.deep && (st == CAIRN_OK || st == CAIRN_EDATA)) {
-        enum cairn_status looked = recipes_compare(&a, run, &first);
-
-        if (looked != CAIRN_OK) {
-            st = looked;
-            err = first;
-        }
-    }
-    if (st == CAIRN_OK && json_array_size(a.bad))
-        st = cairn_fail(&err, CAIRN_EDATA, "%s", json_string_value(json_object_get(json_array_get(a.bad, 0), "why")));
+    st = examine(&a, run, &o, &c, &err);
+    if (a.repair && st == CAIRN_EDATA)
+        st = examine_again(&a, run, &o, &c, &err);
     if (a.repair && st == CAIRN_EDATA) {
         first = err;
         st = repair(&a, run, &result, &err);

@@ -23,6 +23,7 @@ struct subject faults_subjects[] = {
     {.name = "digest", .form = FORM_DIGEST, .kind = LAB_PLAIN},
     {.name = "gc", .form = FORM_GC, .kind = LAB_PLAIN},
     {.name = "amend", .form = FORM_AMEND, .kind = LAB_PLAIN},
+    {.name = "repair", .form = FORM_REPAIR, .kind = LAB_PLAIN},
     {.name = "rollout-again", .form = FORM_LINK, .stage = CAIRN_STAGE_ROLLOUT, .step = 2, .kind = LAB_PLAIN, .wreck = WRECK_DEAD},
     {.name = "score-again", .form = FORM_LINK, .stage = CAIRN_STAGE_SCORE, .step = 2, .kind = LAB_PLAIN, .wreck = WRECK_DEAD},
     {.name = "train-again", .form = FORM_LINK, .stage = CAIRN_STAGE_TRAIN, .step = 2, .kind = LAB_PLAIN, .wreck = WRECK_DEAD},
