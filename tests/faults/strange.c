@@ -1,5 +1,5 @@
 /* strange.c - a run directory that is not as we left it: files of others, other clocks, locks and epochs of processes that are gone, another
- * recipe (F13, F15, F16, F19, F33, F44).
+ * recipe (F13, F15, F16, F19, F33, F44, F47, F48).
  *
  * Each case is a state of the run, something done to it by sh (R: the run, O: a finished run of the same recipe with another seed, M: the
  * recipe, B: where the programs are), and what `cairn run` does next: go on to the same bits (extra files stay where they are), or end with one code and a sentence
@@ -47,6 +47,18 @@ static const struct strange cases[] = {
      NULL, 0, 0, NULL, "step/000002/rollout/MANIFEST.json", NULL},
     {"a torn epoch file and a torn entry", "d=$R/step/000002/rollout; mkdir -p $d/epoch $d/a1; printf '{' >$d/epoch/1; printf '{' >$d/a1/unit-000000.json", NULL,
      0, 0, NULL, "step/000002/rollout/MANIFEST.json", NULL},
+    {"rollouts of another step in an attempt that was given up",
+     "d=$R/step/000002/rollout; mkdir -p $d/epoch; cp $R/step/000001/rollout/epoch/1 $d/epoch/1; cp -r $R/step/000001/rollout/a1 $d/a1", NULL, 0, 0, NULL,
+     "step/000002/rollout/MANIFEST.json", NULL},
+    {"the same rollouts in two attempts that were given up",
+     HALF_A_ROLLOUT " && d=$R/step/000002/rollout && a=$(ls -d $d/a*) && cp -r $a $d/a7 && cp $d/epoch/${a##*/a} $d/epoch/7", NULL, 0, 0, NULL,
+     "step/000002/rollout/MANIFEST.json", NULL},
+    {"rollouts that are scored twice",
+     "$B/cairn-rollout $R --step 2 --quiet && $B/cairn-score $R --step 2 --quiet && $B/cairn-score $R --step 2 --quiet && "
+     "[ $(ls -d $R/step/000002/score/a* | wc -l) = 1 ]", NULL, 0, 0, NULL, "step/000002/score/MANIFEST.json", NULL},
+    {"stored rollouts that were replayed: the same scores, the same bits",
+     "$B/cairn replay $R --score $M --changes --quiet --only step=1 | grep -q 'changed: 0 verdicts, 0 rewards, 0 advantages of [1-9]' && "
+     "$B/cairn-rollout $R --step 2 --quiet && $B/cairn replay $R --regenerate --quiet --only step=2 >/dev/null", NULL, 0, 0, NULL, "replay", NULL},
     {"a directory of an attempt without its epoch", "d=$R/step/000002/rollout; mkdir -p $d/a1 $d/a7; echo x >$d/a7/unit-000000.h5", NULL, 0, 0, NULL,
      "step/000002/rollout/MANIFEST.json", NULL},
     {"a lock file of somebody who is gone", "echo 'host elsewhere pid 1' >$R/.lock", NULL, 0, 0, NULL, NULL, NULL},
