@@ -100,6 +100,8 @@ char *lab_digest(const char *dir, char *why); /* "path hash" lines of all artefa
 /* 1: dir is the finished run, as if nothing had happened; 0: not, and why (WHY_BYTES) says so. torn: so many lines of a log may have been cut
  * by a kill; -1: logs may have lost anything (they are not fsynced). */
 int lab_finished(const struct lab *lab, const char *dir, int torn, char *why);
+/* Metrics lines, -1: a log is bad (why); torn as above. */
+int lab_logs_check(const char *dir, int torn, char *why);
 /* 1: link i is committed in dir. */
 int lab_committed(const struct lab *lab, int i, const char *dir);
 /* `cairn run` in dir to the end, then lab_finished. */
