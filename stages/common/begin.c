@@ -338,6 +338,17 @@ static enum cairn_status lengths_check(const struct cairn_recipe *recipe, const 
     return CAIRN_OK;
 }
 
+/* Pages of the sampler's cache hold whole pools of the indexer. */
+static enum cairn_status page_check(const struct cairn_recipe *recipe, const struct cairn_model_config *c, struct cairn_error *err)
+{
+    int64_t page = cairn_recipe_i64(recipe, "rollout.page");
+
+    if (page % c->index_pool)
+        return cairn_recipe_fail(recipe, "rollout.page", err, "%lld is no multiple of the model's index_kpool, %d", (long long)page,
+                                 c->index_pool);
+    return CAIRN_OK;
+}
+
 static enum cairn_status init_keys_check(const struct cairn_recipe *recipe, struct cairn_error *err)
 {
     const char *box, *near, *key = cairn_config_unknown(cairn_recipe_get(recipe, "model.init"), &box, &near);
@@ -361,6 +372,7 @@ enum cairn_status cairn_begin_check(const struct cairn_recipe *recipe, struct ca
         TRY(init_keys_check(recipe, err));
     TRY(config_find(&c, recipe, err));
     TRY(lengths_check(recipe, &c, err));
+    TRY(page_check(recipe, &c, err));
     TRY(adapter_check(recipe, &c, err));
     TRY(cairn_tokenizer_load(&t, path, err));
     if (cairn_tokenizer_vocab_size(t) > c.vocab)

@@ -1,5 +1,5 @@
 /* adapter_test.c - choosing layers by names and expressions, aliases, cuts, the recorded form, initial values. */
-#include "tiny.h"
+#include "flash.h"
 
 #include <math.h>
 
@@ -69,6 +69,56 @@ static void targets(void **state)
         cairn_adapter_free(&a);
     }
     tiny_close(&m);
+}
+
+/* The published glm5_next: 34 KDA layers and 11 that attend; 3 dense and 42 with experts. */
+static void flash_targets(void **state)
+{
+    static const struct {
+        const char *target[4];
+        int loras; /* -1: refused */
+        const char *why;
+    } t[] = {
+        {{"q_proj", "k_proj", "v_proj"}, 3 * 34, "KDA's inputs"},
+        {{"o_proj"}, 45, "both kinds"},
+        {{"f_a_proj", "f_b_proj"}, 2 * 34, "decay"},
+        {{"g_a_proj", "g_b_proj", "b_proj"}, 3 * 34, "output gate, strength"},
+        {{"q_a_proj"}, 11, "attention alone"},
+        {{"experts"}, 3 * 42, "routed"},
+        {{"shared_experts"}, 3 * 42, "shared"},
+        {{"all-linear"}, 34 * 9 + 11 * 5 + 3 * 3 + 42 * 6, "all"},
+        {{"self_attn"}, 34 * 9 + 11 * 5, "a block, without taps, decay and indexer"},
+        {{"q_conv1d"}, -1, "taps"},
+        {{"hc_attn_fn"}, -1, "hyper-connections"},
+        {{"A_log"}, -1, "decay"},
+        {{"indexer"}, -1, "the indexer"},
+        {{"f_c_proj"}, -1, "no such layer"},
+    };
+    struct cairn_model_config c;
+    struct cairn_param_table table;
+    json_t *o;
+
+    (void)state;
+    OK(cairn_json_parse(&o, FLASH_PUBLISHED, strlen(FLASH_PUBLISHED), "x", err));
+    OK(cairn_config_parse(&c, o, "x", err));
+    OK(cairn_param_table_create(&table, &c, err));
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        struct cairn_adapter a;
+        struct cairn_error e = {0};
+        enum cairn_status st = cairn_adapter_create(&a, &table, &c, &(struct cairn_adapter_spec){.rank = 4, .alpha = 8, .targets = t[i].target}, &e);
+
+        if (t[i].loras < 0) {
+            if (st != CAIRN_ERECIPE || !strstr(e.text, t[i].target[0]))
+                fail_msg("%s: status %d, \"%s\"", t[i].why, st, e.text);
+            continue;
+        }
+        if (st != CAIRN_OK || a.loras != t[i].loras)
+            fail_msg("%s: %d layers, expected %d; %s", t[i].why, st == CAIRN_OK ? a.loras : -1, t[i].loras, e.text);
+        cairn_adapter_free(&a);
+    }
+    json_decref(o);
+    cairn_param_table_free(&table);
+    cairn_config_free(&c);
 }
 
 static void shapes(void **state)
@@ -223,7 +273,7 @@ static void initial_values(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(targets), cmocka_unit_test(shapes), cmocka_unit_test(scale), cmocka_unit_test(recorded),
+        cmocka_unit_test(targets), cmocka_unit_test(flash_targets), cmocka_unit_test(shapes), cmocka_unit_test(scale), cmocka_unit_test(recorded),
         ON("cpu", initial_values), ON("guard", initial_values),
     };
 
