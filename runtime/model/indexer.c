@@ -85,6 +85,21 @@ out:
     return st;
 }
 
+/* What scores are made of besides keys: queries and the weights of heads, into w->q and w->w. */
+static enum cairn_status scored(const struct cairn_call *c, const struct cairn_indexer *l, const struct cairn_tensor *x,
+                                const struct cairn_tensor *q_lat, const struct cairn_tensor *q_rope, const struct cairn_indexer_work *w,
+                                struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    OP(c, matmul, .form = CAIRN_NT, .x = *q_lat, .w = l->wq_b, .y = w->q, .alpha = 1, .segments = 1);
+    if (c->c->rope)
+        OP(c, rope, .x = *q_rope, .y = *q_rope, .pos = c->keys.pos, .theta = c->c->rope_theta);
+    OP(c, matmul, .form = CAIRN_NT, .x = *x, .w = l->weights, .y = w->w, .alpha = 1 / sqrtf((float)c->c->index_heads), .segments = 1);
+out:
+    return st;
+}
+
 enum cairn_status cairn_indexer_forward(const struct cairn_call *c, const struct cairn_indexer *l, int layer,
                                         const struct cairn_tensor *x, const struct cairn_tensor *q_lat,
                                         const struct cairn_tensor *idx, const struct cairn_indexer_work *w, struct cairn_error *err)
@@ -101,10 +116,8 @@ enum cairn_status cairn_indexer_forward(const struct cairn_call *c, const struct
     OP(c, layernorm, .x = w->raw, .g = l->norm_g, .b = l->norm_b, .y = w->k, .eps = cairn_planted("index-norm-eps") ? 0.5f : KEY_NORM_EPS);
     if (rope && !cairn_planted("index-key-not-rotated"))
         OP(c, rope, .x = k_rope, .y = k_rope, .pos = c->keys.pos, .theta = cfg->rope_theta);
-    OP(c, matmul, .form = CAIRN_NT, .x = *q_lat, .w = l->wq_b, .y = w->q, .alpha = 1, .segments = 1);
-    if (rope)
-        OP(c, rope, .x = q_rope, .y = q_rope, .pos = c->keys.pos, .theta = cfg->rope_theta);
-    OP(c, matmul, .form = CAIRN_NT, .x = *x, .w = l->weights, .y = w->w, .alpha = 1 / sqrtf((float)heads), .segments = 1);
+    if (!c->all_seen)
+        TRY(scored(c, l, x, q_lat, &q_rope, w, err));
     if (l->gate.buf) {
         TRY(choose_pools(c, l, layer, &q, x, idx, w, err));
         goto out;

@@ -389,6 +389,16 @@ static enum cairn_status send_rows(struct cairn_pass *p, const struct cairn_batc
     return cairn_tensor_set(&p->m.k->stream, &t, p->h_rows, cairn_tensor_bytes(&t), err);
 }
 
+static int all_seen(const struct cairn_model_config *c, const struct cairn_batch *b)
+{
+    if (c->index_pool > 1) /* pools are chosen, not keys */
+        return 0;
+    for (int64_t i = 0; i < b->n; i++)
+        if (b->pos[i] >= c->index_topk)
+            return 0;
+    return 1;
+}
+
 /* Everything that both kinds of forward have in common before anything is computed. */
 static enum cairn_status begin(struct cairn_pass *p, const struct cairn_batch *b, struct cairn_error *err)
 {
@@ -404,6 +414,7 @@ static enum cairn_status begin(struct cairn_pass *p, const struct cairn_batch *b
                                   .act = p->m.k->act,
                                   .segments = p->m.segments,
                                   .n = b->n,
+                                  .all_seen = all_seen(p->m.config, b),
                                   .dt = p->dt,
                                   .pool = p->pool,
                                   .keys = {.pos = p->pos, .seq = p->seq}};
@@ -569,7 +580,8 @@ enum cairn_status cairn_forward_cached(struct cairn_pass *p, struct cairn_cache 
     TRY(logits_view(p, nwant, &w.logits, err));
     { /* all that the addresses and sizes depend on, in a pass that is bound to its model */
         const struct cairn_replay_key key = {
-            {b->n, nwant, (intptr_t)pages->buf->impl, (int64_t)pages->buf->bytes, pages->dim[0], pages->dim[1], p->call.keys.page}};
+            {b->n, nwant, (intptr_t)pages->buf->impl, (int64_t)pages->buf->bytes, pages->dim[0], pages->dim[1], p->call.keys.page,
+             p->call.all_seen}};
 
         TRY(cairn_replay_run(p->replay, &key, compute_wanted, &w, err));
     }

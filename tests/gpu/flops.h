@@ -18,6 +18,8 @@ static inline struct flops flops_of(const struct cairn_model_config *c, int64_t 
     double linear = 0, frozen = 0, adapted = 0, keys = 0, scored = 0;
     struct flops f = {0, 0};
 
+    if (c->arch != CAIRN_ARCH_GLM_MOE_DSA)
+        return f; /* not counted */
     for (int64_t p = 0; p < each; p++) {
         keys += (double)(p + 1) < k ? (double)(p + 1) : k;
         scored += (double)(p + 1) > k ? (double)(p + 1) : 0;

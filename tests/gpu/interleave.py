@@ -68,10 +68,17 @@ def hyper(c):
 
 
 def share(config, ceiling, command, tok_s):
+    """Of the ceiling; None for a model whose operations are not counted here."""
+    if config.get("model_type") != "glm_moe_dsa":
+        return None
     name, n = command.split(",")[0], int(command.split(",")[1])
     if name == "train":
         return 6 * elements(config, n)[0] * tok_s / (ceiling["tflop_s"] * 1e12)
     return 2 * elements(config, n)[1] * tok_s / n / (ceiling["copy_gb_s"] * 1e9)
+
+
+def told(x):
+    return "" if x is None else " (%.3f of the ceiling)" % x
 
 
 def main():
@@ -111,7 +118,7 @@ def main():
                 ratios.setdefault(name, []).append(mine["tok_s"] / theirs["tok_s"])
         best = max((k for k in speed if k != "ours"), key=lambda k: median(speed[k]), default=None)
         print("%-20s" % command +
-              "".join("  %s %9.1f tok/s (%.3f of the ceiling)" % (k, median(v), share(config, ceiling, command, median(v))) for k, v in speed.items()) +
+              "".join("  %s %9.1f tok/s%s" % (k, median(v), told(share(config, ceiling, command, median(v)))) for k, v in speed.items()) +
               ("  ratio to %s %.2f (%.2f to %.2f)" % (best, median(ratios[best]), min(ratios[best]), max(ratios[best])) if best else ""),
               flush=True)
     for p in [ours, *peers.values()]:
