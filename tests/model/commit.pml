@@ -1,7 +1,7 @@
 /* commit.pml - the commit protocol of ckpt/ as a model for spin: attempts on one artefact, readers, a collector, a disk that may forget.
  *
  * The artefact is generation 2 of something; generation 1 is there, whole and durable, and goes when 2 is valid (keep = 1). Steps carry the names
- * of the C functions (ckpt/attempt.c, ckpt/retention.c, ckpt/reader.c); each `step` is what a process does between two moments at which
+ * of the C functions (ckpt/attempt.c, adopt.c, publish.c, retention.c, reader.c); each `step` is what a process does between two moments at which
  * another one may act, it may be killed, or the power may go. A stall is that others act; a restart is the next attempt.
  *
  * The disk: a name or a file's bytes that were not fsynced may or may not be there after the power went, each for itself. What every
@@ -79,7 +79,7 @@ byte begun, ended;          /* attempts that have */
         fi                                         \
     }
 
-/* --- ckpt/attempt.c ---------------------------------------------------------------------------------------------------------- */
+/* --- ckpt/attempt.c, adopt.c, publish.c ---------------------------------------------------------------------------------------------------------- */
 
 /* cairn_attempt_check: is there a higher epoch? */
 inline cairn_attempt_check() {
