@@ -176,7 +176,7 @@ define cpu_rule
 $(B)/obj/cpu-$(1)/%.o: kernels/cpu/%.c
 	@mkdir -p $$(@D)
 	$$(CC) $$(CPPFLAGS) $$(CFLAGS) $(KERNEL_OPT) -march=$(1) -Wno-psabi -DCAIRN_ISA='"$(1)"' -c $$< -o $$@
-$(B)/lib/cairn-cpu-$(1).so: $$(CPU_SRC:kernels/cpu/%.c=$(B)/obj/cpu-$(1)/%.o) $(B)/lib/libcairn_base.a
+$(B)/lib/cairn-cpu-$(1).so: $$(CPU_SRC:kernels/cpu/%.c=$(B)/obj/cpu-$(1)/%.o) $(call lib,kernels base)
 	@mkdir -p $$(@D)
 	$$(CC) -shared $$(LDFLAGS) $$^ -Wl,--exclude-libs,ALL -o $$@ $(SYS_base)
 endef
@@ -193,7 +193,7 @@ $(B)/obj/cuda/%.cu.o: kernels/cuda/%.cu
 	$(NVCC) -std=c++17 $(NVCCFLAGS) --fmad=false $(CUDA_GEN) -I. -Iruntime -MMD -MP -MF $(@:.o=.d) \
 		-Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra,-Wno-unused-parameter,-Wno-missing-field-initializers,-ffp-contract=off $(NVCC_EXTRA) -c $< -o $@
 
-$(B)/lib/cairn-cuda.so: $(CUDA_OBJ) $(B)/lib/libcairn_base.a
+$(B)/lib/cairn-cuda.so: $(CUDA_OBJ) $(call lib,kernels base)
 	@mkdir -p $(@D)
 	$(CC) -shared $(LDFLAGS) $^ -Wl,--exclude-libs,ALL -o $@ -L$(CUDA_LIB) -Wl,-rpath,$(CUDA_LIB) -lcudart_static -lstdc++ $(SYS_base) -lrt
 
@@ -236,7 +236,7 @@ $(B)/tests/fixture_check: $(B)/obj/tests/fixture_check.o $(call lib,$(LINK_all))
 # Dynamic shared memory has no counterpart in C++ and becomes a pointer on the way. Left out: TMA, cuBLASLt.
 EMU_NOT := product_wgmma product_lt
 EMU_SRC := $(filter-out $(EMU_NOT),$(basename $(notdir $(wildcard kernels/cuda/*.cu))))
-EMU_OBJ := $(EMU_SRC:%=$(B)/obj/emu/%.cu.o) $(B)/obj/emu/emu.o $(B)/obj/emu/absent.o \
+EMU_OBJ := $(EMU_SRC:%=$(B)/obj/emu/%.cu.o) $(B)/obj/emu/emu.o $(B)/obj/emu/devices.o $(B)/obj/emu/absent.o \
            $(patsubst %,$(B)/obj/emu/%.o,$(filter-out $(EMU_NOT),$(basename $(notdir $(wildcard kernels/cuda/*.c)))))
 EMU_FLAGS := $(if $(filter address,$(SAN)),$(SANITIZE)) -Itests/emu -I. -Iruntime -Ikernels/cuda -MMD -MP -O2 -g -ffp-contract=off -fno-strict-aliasing -fPIC -fvisibility=hidden -Wall
 $(B)/obj/emu/%.cc: kernels/cuda/%.cu Makefile
@@ -247,10 +247,10 @@ $(B)/obj/emu/%.cu.o: $(B)/obj/emu/%.cc
 $(B)/obj/emu/%.o: kernels/cuda/%.c
 	@mkdir -p $(@D)
 	$(CC) $(STD) -D_GNU_SOURCE $(EMU_FLAGS) -c $< -o $@
-$(B)/obj/emu/emu.o $(B)/obj/emu/absent.o: $(B)/obj/emu/%.o: tests/emu/%.cc
+$(B)/obj/emu/emu.o $(B)/obj/emu/devices.o $(B)/obj/emu/absent.o: $(B)/obj/emu/%.o: tests/emu/%.cc
 	@mkdir -p $(@D)
 	$(CXX) -std=c++17 $(EMU_FLAGS) -c $< -o $@
-$(B)/lib/cairn-emu.so: $(EMU_OBJ) $(B)/lib/libcairn_base.a
+$(B)/lib/cairn-emu.so: $(EMU_OBJ) $(call lib,kernels base)
 	@mkdir -p $(@D)
 	$(CXX) -shared $^ -Wl,--exclude-libs,ALL -o $@ $(SYS_base)
 
@@ -264,7 +264,7 @@ $(GPU_BENCHES): $(B)/tests/%: $(B)/obj/tests/gpu/%.o $(call lib,$(LINK_kernels))
 	$(CC) $(LDFLAGS) $< $(call lib,$(LINK_kernels)) -o $@ $(call sys,$(LINK_kernels))
 
 # The products below the op table: bits and speed of each kernel. Links the back-end's objects.
-$(B)/tests/products $(B)/tests/bench_products: $(B)/tests/%: tests/gpu/%.c $(CUDA_OBJ) $(B)/lib/libcairn_base.a
+$(B)/tests/products $(B)/tests/bench_products: $(B)/tests/%: tests/gpu/%.c $(CUDA_OBJ) $(call lib,kernels base)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MF $(B)/obj/$*.d -isystem $(CUDA_HOME)/include $^ $(LDFLAGS) -o $@ -L$(CUDA_LIB) -lcudart_static \
 		-lstdc++ $(SYS_base) -lrt

@@ -105,10 +105,10 @@ out:
     return st;
 }
 
-static enum cairn_status open_named(struct cairn_compute *c, const char *name, const struct cairn_compute_opts *o,
-                                    struct cairn_error *err)
+/* The object of a back-end, by name. */
+static enum cairn_status load_named(struct cairn_compute *c, const char *name, struct cairn_error *err)
 {
-    struct cairn_backend_opts bo = {.guard = !strcmp(name, "guard"), .threads = o->threads, .act = o->act};
+    const char *other = getenv("CAIRN_CUDA_OBJECT"); /* another object in its place: the emulated one of the tests */
     enum cairn_status st = CAIRN_OK;
     char object[64];
 
@@ -117,20 +117,56 @@ static enum cairn_status open_named(struct cairn_compute *c, const char *name, c
         TRY(cpu_object(object, sizeof object, err));
         TRY(load(c, object, "run make", err));
     } else if (!strcmp(name, "cuda")) {
-        const char *other = getenv("CAIRN_CUDA_OBJECT"); /* another object in its place: the emulated one of the tests */
-
         TRY(load(c, other && *other ? other : "cairn-cuda.so", "it needs nvcc in the PATH when make runs", err));
     } else {
         return cairn_fail(err, CAIRN_EDEVICE, "unknown back-end \"%s\": auto, cpu, guard, cuda", name);
     }
+out:
+    return st;
+}
+
+static enum cairn_status open_named(struct cairn_compute *c, const char *name, const struct cairn_compute_opts *o,
+                                    struct cairn_error *err)
+{
+    struct cairn_backend_opts bo = {.guard = !strcmp(name, "guard"), .threads = o->threads, .act = o->act};
+    enum cairn_status st = CAIRN_OK;
+    int devices, ordinal;
+
+    TRY(load_named(c, name, err));
     if (o->act && cairn_dtype_parse(o->act) < 0)
         TRY(cairn_fail(err, CAIRN_ERECIPE, "activations of type \"%s\": f32, bf16", o->act));
-    TRY(c->backend->open(o->ordinal, &bo, &c->dev, err));
+    devices = c->backend->devices();
+    ordinal = devices ? o->rank % devices : 0;
+    TRY(c->backend->open(ordinal, &bo, &c->dev, err));
+    TRY(c->backend->info(ordinal, &c->device, err));
     c->act = o->act ? (enum cairn_dtype)cairn_dtype_parse(o->act) : c->backend->act;
     TRY(cairn_stream_create(c->dev, &c->stream, err));
 out:
     if (st != CAIRN_OK)
         cairn_compute_close(c);
+    return st;
+}
+
+enum cairn_status cairn_compute_devices(const char *backend, struct cairn_device_info **info, int *n, struct cairn_error *err)
+{
+    struct cairn_compute c = {0};
+    struct cairn_device_info *all = NULL;
+    enum cairn_status st = CAIRN_OK;
+    int count;
+
+    TRY(load_named(&c, backend, err));
+    count = c.backend->devices();
+    all = calloc((size_t)count + 1, sizeof *all);
+    if (!all)
+        TRY(CAIRN_NOMEM(err));
+    for (int i = 0; i < count; i++)
+        TRY(c.backend->info(i, &all[i], err));
+    *info = all;
+    *n = count;
+    all = NULL;
+out:
+    free(all);
+    cairn_compute_close(&c);
     return st;
 }
 

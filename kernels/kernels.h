@@ -485,10 +485,21 @@ struct cairn_backend_opts {
     const char *act; /* activation type: "f32", "bf16"; NULL: the back-end's own. CAIRN_EDEVICE where it has no such ops */
 };
 
+/* What a device is: for people, and for processes that must not share it by mistake. */
+struct cairn_device_info {
+    char name[64];    /* "NVIDIA H200" */
+    char id[40];      /* the same wherever it is seen from, whatever its number there; "" where sharing is no question (cpu) */
+    char detail[128]; /* memory, what it is capable of, versions of driver and runtime */
+};
+
 struct cairn_backend {
     uint32_t abi;         /* CAIRN_BACKEND_ABI */
     const char *name;     /* "cpu", "cuda" */
     enum cairn_dtype act; /* its own activation type: what a device has that was opened without opts.act */
+    /* How many devices this process may use, numbered from 0; 0 also where that cannot be found out: open then says why. */
+    int (*devices)(void);
+    /* Without opening it. */
+    enum cairn_status (*info)(int ordinal, struct cairn_device_info *out, struct cairn_error *err);
     /* Opens device `ordinal`; the device lives until close. */
     enum cairn_status (*open)(int ordinal, const struct cairn_backend_opts *o, struct cairn_device **out, struct cairn_error *err);
     void (*close)(struct cairn_device *dev);

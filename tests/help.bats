@@ -155,3 +155,17 @@ setup() {
     says '"fit":true'
     [ -z "$(ls -A "$BATS_TEST_TMPDIR")" ]
 }
+
+@test "cairn doctor names each GPU, and what keeps it from being used" {
+    [ -e "$build/lib/cairn-emu.so" ] || skip "no emulated GPU in this build"
+    export CAIRN_CUDA_OBJECT=cairn-emu.so CAIRN_EMU_GPUS=3 CUDA_VISIBLE_DEVICES=2,0
+    is 0 "$cairn" doctor
+    says "GPU 0" "emulated GPU, 1.0 GiB, compute capability 8.0, driver for CUDA" "GPU 1" "sm_80 bf16"
+    ! printf '%s\n' "$output" | grep -q "GPU 2"
+    export CUDA_VISIBLE_DEVICES=
+    is 0 "$cairn" doctor
+    says "built, but no GPU is here" "not needed on the CPU"
+    export CAIRN_CUDA_OBJECT=cairn-nothing.so
+    is 0 "$cairn" doctor
+    says "cairn-nothing.so was not built"
+}

@@ -20,6 +20,7 @@
 #include "base/str.h"
 #include "kernels/backend.h"
 #include "tools/cli.h"
+#include "tools/gpus_here.h"
 #include "tools/verbs.h"
 #include "world/pmi.h"
 
@@ -76,12 +77,46 @@ static void backend_check(struct report *r)
     } else {
         tell(r, MISSING, "CPU back-end", err.text, "run make in the source folder");
     }
-    if (cairn_compute_open(&k, &(struct cairn_compute_opts){.backend = "cuda"}, &err) == CAIRN_OK) {
+}
+
+/* GPU number i, by opening it. */
+static void gpu_check(struct report *r, int i, const struct cairn_device_info *info)
+{
+    struct cairn_compute k;
+    struct cairn_error err = {0};
+    char what[32], found[512];
+    int good = cairn_compute_open(&k, &(struct cairn_compute_opts){.backend = "cuda", .rank = i}, &err) == CAIRN_OK;
+
+    snprintf(what, sizeof what, "GPU %d", i);
+    snprintf(found, sizeof found, "%s, %s%s%.240s", info->name, info->detail, good ? "" : ": ", good ? "" : err.text);
+    tell(r, good ? OK : NOTE, what, found, "nvidia-smi tells what the driver knows of it");
+    if (good && i == 0)
         tell(r, OK, "CUDA back-end", k.numerics, "");
+    if (good)
         cairn_compute_close(&k);
-    } else {
-        tell(r, NOTE, "CUDA back-end", err.text, "not needed on the CPU");
+}
+
+static void gpus_check(struct report *r)
+{
+    struct cairn_device_info *info = NULL;
+    struct cairn_compute k;
+    struct cairn_error err = {0};
+    char here[400], found[840];
+    int n = 0, there = cairn_gpus_here("", here, sizeof here);
+
+    if (cairn_compute_devices("cuda", &info, &n, &err) != CAIRN_OK) {
+        snprintf(found, sizeof found, there ? "%.350s; a GPU is here: %.350s" : "%.350s; no GPU is here", err.text, here);
+        tell(r, NOTE, "CUDA back-end", found, there ? "install the CUDA toolkit, put nvcc into the PATH, run make" : "not needed on the CPU");
+    } else if (n == 0) {
+        if (cairn_compute_open(&k, &(struct cairn_compute_opts){.backend = "cuda"}, &err) == CAIRN_OK)
+            cairn_compute_close(&k);
+        snprintf(found, sizeof found, there ? "built, but it finds no GPU (%.350s); the machine has: %.350s" : "built, but no GPU is here (%.350s)", err.text,
+                 here);
+        tell(r, NOTE, "CUDA back-end", found, there ? "see nvidia-smi, and CUDA_VISIBLE_DEVICES" : "not needed on the CPU");
     }
+    for (int i = 0; i < n; i++)
+        gpu_check(r, i, &info[i]);
+    free(info);
 }
 
 static void stages_check(struct report *r)
@@ -337,6 +372,7 @@ int cairn_verb_doctor(int argc, char **argv)
     machine_check(&r);
     stages_check(&r);
     backend_check(&r);
+    gpus_check(&r);
     mpi_check(&r);
     slurm_check(&r);
     if (a.dir)

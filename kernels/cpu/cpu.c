@@ -210,6 +210,19 @@ static int get_threads(struct cairn_device *dev)
     return ((struct cpu *)dev->state)->threads;
 }
 
+static int devices(void)
+{
+    return 1;
+}
+
+static enum cairn_status info(int ordinal, struct cairn_device_info *out, struct cairn_error *err)
+{
+    (void)ordinal;
+    (void)err;
+    *out = (struct cairn_device_info){.name = "cpu"};
+    return CAIRN_OK;
+}
+
 static enum cairn_status cpu_open(int ordinal, const struct cairn_backend_opts *o, struct cairn_device **out,
                                   struct cairn_error *err)
 {
@@ -258,6 +271,8 @@ static const struct cairn_backend backend = {
     .abi = CAIRN_BACKEND_ABI,
     .name = "cpu",
     .act = CAIRN_F32,
+    .devices = devices,
+    .info = info,
     .open = cpu_open,
     .close = cpu_close,
     .ops = &fast,

@@ -18,6 +18,39 @@ static int attribute(int ordinal, enum cudaDeviceAttr a)
     return cudaDeviceGetAttribute(&v, a, ordinal) == cudaSuccess ? v : 0;
 }
 
+static int devices(void)
+{
+    int count = 0;
+
+    if (cudaGetDeviceCount(&count) != cudaSuccess) {
+        cudaGetLastError();
+        return 0;
+    }
+    return count;
+}
+
+static enum cairn_status info(int ordinal, struct cairn_device_info *out, struct cairn_error *err)
+{
+    struct cudaDeviceProp p;
+    int driver = 0, runtime = 0;
+    enum cairn_status st = CAIRN_OK;
+    int n = 0;
+
+    TRY(cuda_status(cudaGetDeviceProperties(&p, ordinal), "properties of a GPU", err));
+    TRY(cuda_status(cudaDriverGetVersion(&driver), "version of the driver", err));
+    TRY(cuda_status(cudaRuntimeGetVersion(&runtime), "version of the runtime", err));
+    memset(out, 0, sizeof *out);
+    snprintf(out->name, sizeof out->name, "%.63s", p.name);
+    for (size_t i = 0; i < sizeof p.uuid.bytes; i++)
+        n += snprintf(out->id + n, sizeof out->id - (size_t)n, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                      (unsigned char)p.uuid.bytes[i]);
+    snprintf(out->detail, sizeof out->detail, "%.1f GiB, compute capability %d.%d, driver for CUDA %d.%d, runtime %d.%d",
+             (double)p.totalGlobalMem * 0x1p-30, p.major, p.minor, driver / 1000, driver % 1000 / 10, runtime / 1000,
+             runtime % 1000 / 10);
+out:
+    return st;
+}
+
 static enum cairn_status cuda_open(int ordinal, const struct cairn_backend_opts *o, struct cairn_device **out,
                                    struct cairn_error *err)
 {
@@ -104,6 +137,8 @@ static const struct cairn_backend backend = {
     .abi = CAIRN_BACKEND_ABI,
     .name = "cuda",
     .act = CAIRN_BF16,
+    .devices = devices,
+    .info = info,
     .open = cuda_open,
     .close = cuda_close,
     .ops = &ops,

@@ -266,6 +266,8 @@ static const struct cairn_key table[] = {
     WORD("kernels.graphs", OPS, 0, "auto", "auto|off",
          "The sampler's calls of one size are recorded and enqueued as one thing from then on, where the device can; never changes a "
          "bit. off: each kernel by itself."),
+    BOOL("kernels.share", OPS, "false",
+         "Ranks of one node may take the same GPU, in turns; never changes a bit. false: more ranks than GPUs are refused."),
     INT("kernels.threads", OPS, 0, "0", 0, 65536, "threads", "CPU threads of a process, never changes a bit; 0: all cores it may use."),
 
     SECTION("numerics", LAY, "What is promised of bits."),

@@ -5,11 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum cairn_status cairn_setup_compute(struct cairn_compute *k, const struct cairn_recipe *r, int threads, struct cairn_error *err)
+enum cairn_status cairn_setup_compute(struct cairn_compute *k, const struct cairn_recipe *r, int threads, int rank, struct cairn_error *err)
 {
     const char *precision = cairn_recipe_str(r, "kernels.precision");
     struct cairn_compute_opts o = {.backend = cairn_recipe_str(r, "kernels.backend"), .dsa = cairn_recipe_str(r, "kernels.dsa"),
                                    .act = strcmp(precision, "auto") ? precision : NULL,
+                                   .rank = rank,
                                    .threads = threads > 0 ? threads : (int)cairn_recipe_i64(r, "kernels.threads")};
 
     return cairn_compute_open(k, &o, err);

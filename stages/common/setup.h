@@ -8,8 +8,9 @@
 #include "text/template.h"
 #include "world/nodestore.h"
 
-/* kernels.backend, kernels.precision, kernels.dsa, kernels.threads (threads > 0 overrides). */
-enum cairn_status cairn_setup_compute(struct cairn_compute *k, const struct cairn_recipe *r, int threads, struct cairn_error *err);
+/* kernels.backend, kernels.precision, kernels.dsa, kernels.threads (threads > 0 overrides). rank: among those of this node, which says
+ * whose device it takes; 0 alone. */
+enum cairn_status cairn_setup_compute(struct cairn_compute *k, const struct cairn_recipe *r, int threads, int rank, struct cairn_error *err);
 /* kernels.graphs: 1 for auto. */
 int cairn_setup_graphs(const struct cairn_recipe *r);
 /* sync.dtype */

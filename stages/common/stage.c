@@ -270,7 +270,7 @@ static enum cairn_status prepare(struct cairn_stage_ctx *ctx, const struct cairn
     if (!def->wants_device)
         goto out;
     if (!ctx->compute) {
-        TRY(cairn_setup_compute(&ctx->device, ctx->run->recipe, threads_of(ctx), err));
+        TRY(cairn_setup_compute(&ctx->device, ctx->run->recipe, threads_of(ctx), ctx->world->local_rank, err));
         ctx->compute = &ctx->device;
     }
     /* Of replicas (dp) and tasks there may be any number: they are not part of it. */
@@ -280,6 +280,40 @@ static enum cairn_status prepare(struct cairn_stage_ctx *ctx, const struct cairn
         TRY(numerics_check(ctx, err));
 out:
     return st == CAIRN_OK ? cairn_stage_stopping(err) : st;
+}
+
+/* Does each rank of a node have a GPU of its own? By what the GPUs are, not by their numbers: a launcher may show each rank others. */
+static enum cairn_status devices_compare(struct cairn_stage_ctx *ctx, struct cairn_error *err)
+{
+    struct mine {
+        int32_t node;
+        char id[sizeof ctx->compute->device.id], name[sizeof ctx->compute->device.name];
+    } own = {ctx->world->node, "", ""};
+    enum cairn_status st = CAIRN_OK;
+    char *all = NULL;
+    size_t *at = NULL;
+
+    if (!ctx->compute || cairn_recipe_bool(ctx->run->recipe, "kernels.share"))
+        return CAIRN_OK;
+    memcpy(own.id, ctx->compute->device.id, sizeof own.id);
+    memcpy(own.name, ctx->compute->device.name, sizeof own.name);
+    TRY(cairn_ranks_exchange(ctx, "the devices", CAIRN_OK, &own, sizeof own, &all, &at, err));
+    for (int r = 1; r < ctx->world->size; r++)
+        for (int q = 0; q < r; q++) {
+            const struct mine *a = (const struct mine *)(const void *)(all + at[q]), *b = (const struct mine *)(const void *)(all + at[r]);
+
+            if (!b->id[0] || a->node != b->node || strcmp(a->id, b->id))
+                continue;
+            ctx->agreed = 1; /* all see the same */
+            TRY(cairn_fail(err, CAIRN_EDEVICE,
+                           "ranks %d and %d of one node both take %s %s: start no more ranks on a node than it has GPUs, or set "
+                           "kernels.share=true",
+                           q, r, b->name, b->id));
+        }
+out:
+    free(all);
+    free(at);
+    return st;
 }
 
 /* All ranks are at the same work, with inputs of the same digests and equal numerics. */
@@ -296,6 +330,7 @@ static enum cairn_status compare(struct cairn_stage_ctx *ctx, struct cairn_error
     TRY(cairn_ranks_agree(ctx, "the link", text ? CAIRN_OK : CAIRN_NOMEM(err), err));
     TRY(cairn_ranks_same(ctx, "the link", text, CAIRN_EUSAGE, err));
     TRY(cairn_ranks_same(ctx, "numerics", ctx->manifest->numerics, CAIRN_EDEVICE, err));
+    TRY(devices_compare(ctx, err));
 out:
     free(relative);
     free(text);

@@ -43,6 +43,14 @@ enum cudaDeviceAttr {
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive, cudaStreamCaptureStatusInvalidated };
+struct cudaDeviceProp {
+    char name[256];
+    struct {
+        char bytes[16];
+    } uuid;
+    size_t totalGlobalMem;
+    int major, minor;
+};
 struct cudaPointerAttributes {
     enum cudaMemoryType type;
 };
@@ -67,6 +75,9 @@ cudaError_t cudaPeekAtLastError(void);
 cudaError_t cudaGetDeviceCount(int *n);
 cudaError_t cudaSetDevice(int ordinal);
 cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int ordinal);
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int ordinal);
+cudaError_t cudaDriverGetVersion(int *version);
+cudaError_t cudaRuntimeGetVersion(int *version);
 cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaMalloc(void **p, size_t bytes);
 cudaError_t cudaFree(void *p);

@@ -336,25 +336,6 @@ cudaError_t cudaPeekAtLastError(void)
 {
     return host.last;
 }
-cudaError_t cudaGetDeviceCount(int *n)
-{
-    *n = 1;
-    return cudaSuccess;
-}
-cudaError_t cudaSetDevice(int ordinal)
-{
-    return ordinal ? failed(cudaErrorInvalidValue) : cudaSuccess;
-}
-cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int)
-{
-    *v = a == cudaDevAttrComputeCapabilityMajor         ? 8
-         : a == cudaDevAttrComputeCapabilityMinor       ? 0
-         : a == cudaDevAttrMultiProcessorCount          ? 3
-         : a == cudaDevAttrL2CacheSize                  ? 1 << 20
-         : a == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 163 << 10
-                                                        : 0;
-    return cudaSuccess;
-}
 cudaError_t cudaDeviceSynchronize(void)
 {
     return cudaSuccess;

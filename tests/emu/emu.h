@@ -6,7 +6,7 @@
  * a page without access), barriers that not everybody reaches (the launch dies and names the kernel), and missing ones: the order
  * in which fibres run turns round with every launch, and shared memory starts as NaN.
  *
- * It has compute capability 8.0: kernels for sm_90a are left out, as on such a card; but those that are written on wgmma.cuh run:
+ * GPUs (devices.cc) have compute capability 8.0: kernels for sm_90a are left out, as on such a card; but those that are written on wgmma.cuh run:
  * emu_wgmma.h does what its functions do on sm_90a, at once (no asynchrony). It shows nothing about speed, about memory
  * ordering between blocks, or about the accuracy of CUDA's own functions (exp, sincos are the host's).
  */
