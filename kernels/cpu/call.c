@@ -1,8 +1,7 @@
-/* call.c - the bracket around one op call: opens and checks tensors, closes them, hands out scratch. See internal.h. */
+/* call.c - the bracket around one op call: its tensors, wider copies of some, scratch, threads. See internal.h. */
 #include "internal.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,39 +10,18 @@
 
 struct call call_begin(const char *op, struct cairn_stream *s, struct cairn_error *err)
 {
-    return (struct call){.op = op, .cpu = s->dev->state, .err = err};
+    struct cpu *cpu = s->dev->state;
+
+    return (struct call){.c = {.op = op, .dev = &cpu->dev, .err = err, .act = -1}, .cpu = cpu};
 }
 
 void call_fail(struct call *c, const char *fmt, ...)
 {
-    char text[256];
     va_list ap;
 
-    if (c->st != CAIRN_OK)
-        return;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    cairn_call_vfail(&c->c, fmt, ap);
     va_end(ap);
-    c->st = cairn_fail(c->err, CAIRN_EBUG, "%s: %s", c->op, text);
-}
-
-static void check_extent(struct call *c, const char *name, const struct cairn_tensor *t)
-{
-    unsigned __int128 last = 0;
-
-    for (int i = 0; i < t->ndim; i++) {
-        if (t->dim[i] < 0 || t->stride[i] < 0) {
-            call_fail(c, "%s has a negative dimension or stride", name);
-            return;
-        }
-        if (t->dim[i] == 0)
-            return;
-        last += (unsigned __int128)(uint64_t)(t->dim[i] - 1) * (uint64_t)t->stride[i];
-    }
-    if (t->offset % cairn_dtype_size(t->dtype))
-        call_fail(c, "%s is not aligned to its elements", name);
-    if ((last + 1) * cairn_dtype_size(t->dtype) + t->offset > t->buf->bytes)
-        call_fail(c, "%s reaches beyond the end of its buffer of %zu bytes", name, t->buf->bytes);
 }
 
 /* Rows of a strided bf16 tensor to (back = 0) or from a dense one in fp32. */
@@ -81,7 +59,7 @@ static struct arg widen_arg(struct call *c, const struct arg *a, int out)
     wide.type = CAIRN_F32;
     wide.p = w->wide = malloc(((size_t)count + 1) * sizeof(float));
     if (!w->wide) {
-        c->st = CAIRN_NOMEM(c->err);
+        c->c.st = CAIRN_NOMEM(c->c.err);
         return *a;
     }
     w->narrow = out ? a->p : NULL;
@@ -93,53 +71,14 @@ static struct arg widen_arg(struct call *c, const struct arg *a, int out)
 
 struct arg call_arg(struct call *c, const char *name, const struct cairn_tensor *t, int what, int ndim, ...)
 {
-    struct arg a = {.type = t->dtype, .ndim = t->ndim};
+    int widen = c->cpu->bf16 && t->dtype == CAIRN_BF16 && (what & T_F32) && !(what & T_BF16);
+    struct arg a;
     va_list ap;
-    int widen;
 
-    if (!call_ok(c))
-        return a;
-    if (!t->buf) {
-        if (!(what & ABSENT))
-            call_fail(c, "%s is absent", name);
-        return a;
-    }
-    if (t->buf->dev != &c->cpu->dev)
-        call_fail(c, "%s lives on another device", name);
-    widen = c->cpu->bf16 && t->dtype == CAIRN_BF16 && (what & T_F32) && !(what & T_BF16);
-    if (t->dtype < 0 || t->dtype >= CAIRN_DTYPES || !(widen || what & 1 << t->dtype)) {
-        call_fail(c, "%s has type %s", name, cairn_dtype_name(t->dtype));
-        return a;
-    }
-    if (t->ndim != ndim) {
-        call_fail(c, "%s has %d dimensions, expected %d", name, t->ndim, ndim);
-        return a;
-    }
     va_start(ap, ndim);
-    for (int i = 0; i < ndim; i++) {
-        int64_t *letter = va_arg(ap, int64_t *);
-
-        if (*letter < 0)
-            *letter = t->dim[i];
-        if (*letter != t->dim[i])
-            call_fail(c, "%s has dimension %d = %lld, expected %lld", name, i, (long long)t->dim[i], (long long)*letter);
-        a.d[i] = t->dim[i];
-        a.s[i] = t->stride[i];
-    }
+    a = cairn_call_arg(&c->c, name, t, what, widen ? T_BF16 : 0, ndim, ap);
     va_end(ap);
-    if (what & STRIDED) {
-        if (ndim && t->dim[ndim - 1] > 1 && t->stride[ndim - 1] != 1)
-            call_fail(c, "%s: the last dimension has stride %lld", name, (long long)t->stride[ndim - 1]);
-    } else if (!cairn_tensor_dense(t) && cairn_tensor_count(t))
-        call_fail(c, "%s is not dense", name);
-    check_extent(c, name, t);
-    if (c->n == CALL_MAX_ARGS)
-        call_fail(c, "too many arguments");
-    if (!call_ok(c))
-        return a;
-    a.p = (char *)cairn_buffer_open(t->buf, what & OUT ? CAIRN_READ | CAIRN_WRITE : CAIRN_READ) + t->offset;
-    c->open[c->n++] = t->buf;
-    return widen ? widen_arg(c, &a, what & OUT) : a;
+    return widen && t->buf && call_ok(c) ? widen_arg(c, &a, what & OUT) : a;
 }
 
 enum cairn_status call_end(struct call *c)
@@ -147,13 +86,11 @@ enum cairn_status call_end(struct call *c)
     while (c->nwidened) {
         struct widened *w = &c->widened[--c->nwidened];
 
-        if (w->narrow && c->st == CAIRN_OK)
+        if (w->narrow && call_ok(c))
             each_row(&w->shape, w->wide, w->narrow, 1);
         free(w->wide);
     }
-    while (c->n)
-        cairn_buffer_close(c->open[--c->n]);
-    return c->st;
+    return cairn_call_end(&c->c);
 }
 
 int call_pieces(const struct call *c, int64_t work, int64_t most)
@@ -181,7 +118,7 @@ static void grow(struct call *c, int i, size_t bytes)
     d->scratch[i] = aligned_alloc(64, bytes);
     d->scratch_bytes[i] = d->scratch[i] ? bytes : 0;
     if (!d->scratch[i])
-        c->st = cairn_fail(c->err, CAIRN_ENOSPACE, "%s: out of memory for %zu bytes of scratch", c->op, bytes);
+        c->c.st = cairn_fail(c->c.err, CAIRN_ENOSPACE, "%s: out of memory for %zu bytes of scratch", c->c.op, bytes);
 }
 
 void call_reserve(struct call *c, size_t each, size_t shared)

@@ -1,7 +1,6 @@
 /* internal.h - what the ops of the cpu back-end share: the device, its scratch, and the bracket around one call.
  *
- * A call opens its tensors through call_arg, which also checks type and shape and unifies the dimension letters of the
- * contract: a letter starts as -1, the first tensor that has it binds it, the others must agree. After all arguments:
+ * A call opens its tensors through call_arg (kernels/call.h says what is checked):
  *
  *     struct call c = call_begin("rmsnorm", s, err);
  *     int64_t N = -1, D = -1;
@@ -18,12 +17,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/kernels.h"
+#include "kernels/call.h"
 
 #pragma GCC visibility push(hidden)
 
 #define CPU_MAX_THREADS 256
-#define CALL_MAX_ARGS   20
 
 struct pool;       /* pool.h */
 struct rope_table; /* rope.c */
@@ -42,27 +40,6 @@ void rope_tables_free(struct rope_table *t);
 
 /* ---- one call ---------------------------------------------------------------------------------------------------- */
 
-enum {
-    T_F32 = 1 << CAIRN_F32,
-    T_BF16 = 1 << CAIRN_BF16,
-    T_F16 = 1 << CAIRN_F16,
-    T_F64 = 1 << CAIRN_F64,
-    T_I32 = 1 << CAIRN_I32,
-    T_I64 = 1 << CAIRN_I64,
-    T_U8 = 1 << CAIRN_U8,
-    T_WEIGHT = T_F32 | T_BF16,
-    STRIDED = 1 << 16, /* else the tensor must be dense */
-    ABSENT = 1 << 17,  /* may be absent: arg.p is NULL */
-    OUT = 1 << 18,     /* opened for writing (and reading) */
-};
-
-struct arg {
-    void *p;
-    enum cairn_dtype type;
-    int ndim;
-    int64_t d[CAIRN_MAX_DIMS], s[CAIRN_MAX_DIMS];
-};
-
 /* An act tensor in bf16, where the op knows f32: a dense copy in fp32 takes its place for the call, and what was written is rounded
  * when the call ends. So every op has its fp32 arithmetic and one rounding for each output. */
 struct widened {
@@ -72,12 +49,8 @@ struct widened {
 };
 
 struct call {
-    const char *op;
+    struct cairn_call c; /* kernels/call.h */
     struct cpu *cpu;
-    struct cairn_error *err;
-    enum cairn_status st;
-    struct cairn_buffer *open[CALL_MAX_ARGS];
-    int n;
     struct widened widened[CALL_MAX_ARGS];
     int nwidened;
 };
@@ -89,7 +62,7 @@ struct arg call_arg(struct call *c, const char *name, const struct cairn_tensor 
 void call_fail(struct call *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static inline int call_ok(const struct call *c)
 {
-    return c->st == CAIRN_OK;
+    return c->c.st == CAIRN_OK;
 }
 enum cairn_status call_end(struct call *c);
 

@@ -250,7 +250,7 @@ enum cairn_status cairn_kda_bwd_ref(struct cairn_stream *st, const struct cairn_
         return call_end(&c);
     all = malloc((size_t)((longest + 2) * D * D + 8 * D) * sizeof *all);
     if (!all) {
-        c.st = CAIRN_NOMEM(err);
+        c.c.st = CAIRN_NOMEM(err);
         return call_end(&c);
     }
     at = all;

@@ -133,7 +133,7 @@ enum cairn_status cairn_rope_cpu(struct cairn_stream *s, const struct cairn_rope
         return call_end(&c);
     k = (struct turn){x, y, pos, table_of(c.cpu, a->theta, (int)R, last), H, R, a->inverse};
     if (!k.t)
-        c.st = CAIRN_NOMEM(err);
+        c.c.st = CAIRN_NOMEM(err);
     call_reserve(&c, (size_t)R * sizeof(float), 0);
     if (call_ok(&c))
         call_share(&c, N, 1, N * H * R, turn_rows, &k);

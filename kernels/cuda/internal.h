@@ -1,8 +1,7 @@
 /* internal.h - what the ops of the cuda back-end share on the host side: the device, streams with their scratch, and the bracket
  * around one call. The device side (loads, sums, faults) is in kernel.cuh.
  *
- * A call opens its tensors through call_arg, which also checks type and shape and unifies the dimension letters of the
- * contract: a letter starts as -1, the first tensor that has it binds it, the others must agree. An op of a .cu file:
+ * A call opens its tensors through call_arg (kernels/call.h says what is checked). An op of a .cu file:
  *
  *     extern "C" enum cairn_status cairn_swiglu_cuda(struct cairn_stream *s, const struct cairn_swiglu *args, struct cairn_error
  * *err)
@@ -48,11 +47,9 @@
 extern "C" {
 #endif
 
-#include "kernels/kernels.h"
+#include "kernels/call.h"
 
 #pragma GCC visibility push(hidden)
-
-#define CALL_MAX_ARGS 20
 
 /* What a kernel says about an input it cannot use; the sentences are in device.c. */
 enum fault_what {
@@ -109,40 +106,11 @@ struct cuda_stream {
 
 /* ---- one call ---------------------------------------------------------------------------------------------------- */
 
-enum {
-    T_F32 = 1 << CAIRN_F32,
-    T_BF16 = 1 << CAIRN_BF16,
-    T_F16 = 1 << CAIRN_F16,
-    T_F64 = 1 << CAIRN_F64,
-    T_I32 = 1 << CAIRN_I32,
-    T_I64 = 1 << CAIRN_I64,
-    T_U8 = 1 << CAIRN_U8,
-    T_WEIGHT = T_F32 | T_BF16,
-    T_SAME_ACT = 1 << 15,
-    T_ACT = T_F32 | T_BF16 | T_SAME_ACT, /* f32 or bf16, the same for all T_ACT arguments of the call */
-    STRIDED = 1 << 16,                   /* else the tensor must be dense */
-    ABSENT = 1 << 17,                    /* may be absent: arg.p is NULL */
-    OUT = 1 << 18,                       /* opened for writing (and reading) */
-};
-
-/* A tensor as kernels take it: device pointer, sizes and strides in elements. Plain data, may be passed to a kernel by value. */
-struct arg {
-    void *p;
-    enum cairn_dtype type;
-    int ndim;
-    int64_t d[CAIRN_MAX_DIMS], s[CAIRN_MAX_DIMS];
-};
-
 struct call {
-    const char *op;
+    struct cairn_call c; /* kernels/call.h */
     struct cuda *cuda;
     struct cuda_stream *str;
     cudaStream_t stream;
-    struct cairn_error *err;
-    enum cairn_status st;
-    int act; /* type of the T_ACT arguments so far; -1 */
-    struct cairn_buffer *open[CALL_MAX_ARGS];
-    int n;
 };
 
 struct call call_begin(const char *op, struct cairn_stream *s, struct cairn_error *err);
@@ -152,7 +120,7 @@ struct arg call_arg(struct call *c, const char *name, const struct cairn_tensor 
 void call_fail(struct call *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static inline int call_ok(const struct call *c)
 {
-    return c->st == CAIRN_OK;
+    return c->c.st == CAIRN_OK;
 }
 enum cairn_status call_end(struct call *c);
 

@@ -58,7 +58,7 @@ static struct chooser *chooser_of(struct call *c)
         return h;
     h = calloc(1, sizeof *h);
     if (!h) {
-        c->st = CAIRN_NOMEM(c->err);
+        c->c.st = CAIRN_NOMEM(c->c.err);
         return NULL;
     }
     h->wgmma = -1;

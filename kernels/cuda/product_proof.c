@@ -8,7 +8,7 @@
 
 struct call product_trial(const struct call *c)
 {
-    return (struct call){.op = c->op, .cuda = c->cuda, .str = c->str, .stream = c->stream, .err = NULL, .st = CAIRN_OK, .act = -1};
+    return (struct call){.c = {.op = c->c.op, .dev = c->c.dev, .act = -1}, .cuda = c->cuda, .str = c->str, .stream = c->stream};
 }
 
 int64_t product_differences(struct call *c, const void *x, const void *y, size_t bytes, int64_t *d_count)
