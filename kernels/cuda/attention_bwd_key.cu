@@ -16,8 +16,6 @@
 #include "attention_tile.cuh"
 
 #define THREADS 512
-#define STEP    32
-#define SMALL   (STEP * 128) /* bytes of 32 lines */
 
 #if HAVE_WGMMA
 
@@ -36,7 +34,8 @@ struct room {
     unsigned char p[2][LINES];                                                    /* chunks 0-3 of a line: P; 4-7: dl */
     float lse[2][STEP], D[2][STEP];
     uint32_t there[2][2][STEP]; /* keys that the pair's row chooses, 32 by 32 */
-    uint64_t loaded[2], unused[2], full[2], empty[2], done;
+    struct passing bar;
+    uint64_t done;
     struct piece piece;
 };
 
@@ -107,7 +106,7 @@ __device__ static inline void gather(const struct attention_job *k, struct room 
     for (int b = buffer; b < z->to - z->from; b += 2) {
         int i0 = (z->from + b) * STEP;
 
-        barrier_wait(&s->unused[buffer], b / 2 % 2 ^ 1);
+        barrier_wait(&s->bar.unused[buffer], b / 2 % 2 ^ 1);
 #pragma unroll
         for (int i = 0; i < STEP / 8; i++) {
             int pair = i0 + i * 8 + line, pos = z->base + pair / k->H, h = pair % k->H, there = pos >= z->lo && pos <= z->hi;
@@ -138,7 +137,7 @@ __device__ static inline void gather(const struct attention_job *k, struct room 
         }
         copy_wait<0>();
         fence_for_wgmma();
-        barrier_arrive(&s->loaded[buffer]);
+        barrier_arrive(&s->bar.loaded[buffer]);
     }
 }
 
@@ -190,26 +189,8 @@ __device__ static inline void weigh(const struct attention_job *k, struct room *
         uint64_t d_o = wgmma_operand(shared_address(s->pair[buffer][KEY_TILES]), 0, 1024);
         float l[16], dp[16];
 
-        barrier_wait(&s->loaded[buffer], turn);
-        wgmma_zero(l);
-        wgmma_zero(dp);
-        wgmma_hold(l);
-        wgmma_hold(dp);
-        wgmma_fence();
-#pragma unroll
-        for (int c = 0; c < KEY_TILES; c++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                wgmma<0, 0>(l, key + (c * LINES + i * 32) / 16, q + (c * SMALL + i * 32) / 16);
-#pragma unroll
-        for (int c = 0; c < VALUE_TILES; c++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                wgmma<0, 0>(dp, key + (c * LINES + i * 32) / 16, d_o + (c * SMALL + i * 32) / 16);
-        wgmma_commit();
-        wgmma_wait<0>();
-        wgmma_hold(l);
-        wgmma_hold(dp);
+        barrier_wait(&s->bar.loaded[buffer], turn);
+        logits_and_gains<LINES, SMALL>(l, dp, key, q, key, d_o);
 #pragma unroll
         for (int j = 0; j < 4; j++)
 #pragma unroll
@@ -227,7 +208,7 @@ __device__ static inline void weigh(const struct attention_job *k, struct room *
                     l[at] = p;
                 }
             }
-        barrier_wait(&s->empty[buffer], turn ^ 1);
+        barrier_wait(&s->bar.empty[buffer], turn ^ 1);
 #pragma unroll
         for (int half = 0; half < 2; half++)
 #pragma unroll
@@ -238,24 +219,17 @@ __device__ static inline void weigh(const struct attention_job *k, struct room *
                 *(uint32_t *)(to + swizzled(r + 8 * half, 4 + j)) = bf16_pair(dp[4 * j + 2 * half], dp[4 * j + 2 * half + 1]);
             }
         fence_for_wgmma();
-        barrier_arrive(&s->full[buffer]);
+        barrier_arrive(&s->bar.full[buffer]);
         if (k->W > VALUES) {
             uint64_t dl = wgmma_operand(shared_address(s->p[buffer]) + 64, 0, 1024);
             uint64_t rest = wgmma_operand(shared_address(s->pair[buffer][VALUE_TILES]), SMALL, 1024);
 
-            barrier_wait(&s->full[buffer], turn);
-            wgmma_hold(sum);
-            wgmma_fence();
-#pragma unroll
-            for (int i = 0; i < STEP / 16; i++)
-                wgmma<0, 1>(sum, dl + i * 32 / 16, rest + i * 2048 / 16);
-            wgmma_commit();
-            wgmma_wait<0>();
-            wgmma_hold(sum);
+            barrier_wait(&s->bar.full[buffer], turn);
+            wgmma_chain<STEP / 16, 0, 1>(sum, dl, 32, rest, 2048);
         }
         __syncwarp();
         if (!lane)
-            barrier_arrive(&s->unused[buffer]);
+            barrier_arrive(&s->bar.unused[buffer]);
     }
     wait_turn(k, s);
     add<8>(k, s, VALUES, sum);
@@ -282,8 +256,8 @@ __device__ static inline void sum_pairs(const struct attention_job *k, struct ro
         uint64_t q = wgmma_operand(shared_address(s->pair[buffer][4 * w]), SMALL, 1024);
         uint64_t d_o = wgmma_operand(shared_address(s->pair[buffer][KEY_TILES + 4 * w]), SMALL, 1024);
 
-        barrier_wait(&s->loaded[buffer], turn);
-        barrier_wait(&s->full[buffer], turn);
+        barrier_wait(&s->bar.loaded[buffer], turn);
+        barrier_wait(&s->bar.full[buffer], turn);
         wgmma_hold(sum[0]);
         wgmma_hold(sum[1]);
         wgmma_fence();
@@ -303,8 +277,8 @@ __device__ static inline void sum_pairs(const struct attention_job *k, struct ro
         wgmma_hold(sum[1]);
         __syncwarp();
         if (!lane) {
-            barrier_arrive(&s->empty[buffer]);
-            barrier_arrive(&s->unused[buffer]);
+            barrier_arrive(&s->bar.empty[buffer]);
+            barrier_arrive(&s->bar.unused[buffer]);
         }
     }
     wait_turn(k, s);
@@ -326,12 +300,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_bwd_key_tiles(const __gr
 
     if (!threadIdx.x) {
         more = take(&k, &s->piece);
-        for (int i = 0; i < 2; i++) {
-            barrier_init(&s->loaded[i], 64);
-            barrier_init(&s->unused[i], 12);
-            barrier_init(&s->full[i], 128);
-            barrier_init(&s->empty[i], 8);
-        }
+        passing_init(&s->bar);
         barrier_init(&s->done, 384);
     }
     if (!__syncthreads_or(more))

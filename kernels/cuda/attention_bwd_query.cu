@@ -11,8 +11,6 @@
 #include "attention_tile.cuh"
 
 #define THREADS 512
-#define STEP    32
-#define SMALL   (STEP * 128) /* bytes of 32 lines */
 
 #if HAVE_WGMMA
 
@@ -20,7 +18,7 @@ struct room {
     unsigned char q[KEY_TILES][LINES], d_o[VALUE_TILES][LINES], key[2][KEY_TILES][SMALL];
     unsigned char dl[LINES]; /* chunks 0-3 of a line: even blocks; 4-7: odd ones */
     float lse[TILE], D[TILE];
-    uint64_t loaded[2], unused[2], full[2], empty[2];
+    struct passing bar;
     int64_t base; /* key row of position 0 */
     struct plan plan;
 };
@@ -52,7 +50,7 @@ __device__ static inline void gather(const struct attention_job *k, int blocks, 
     uint32_t to = shared_address(s->key[buffer]) + swizzled(line, chunk);
 
     for (int b = buffer; b < blocks; b += 2) {
-        barrier_wait(&s->unused[buffer], b / 2 % 2 ^ 1);
+        barrier_wait(&s->bar.unused[buffer], b / 2 % 2 ^ 1);
 #pragma unroll
         for (int i = 0; i < STEP / 8; i++) {
             int p = b * STEP + i * 8 + line, there = p < s->plan.count;
@@ -68,7 +66,7 @@ __device__ static inline void gather(const struct attention_job *k, int blocks, 
         copy_commit();
         copy_wait<0>();
         fence_for_wgmma();
-        barrier_arrive(&s->loaded[buffer]);
+        barrier_arrive(&s->bar.loaded[buffer]);
     }
 }
 
@@ -92,26 +90,8 @@ __device__ static inline void weigh(const struct attention_job *k, int64_t n, in
                              plan_places(k, n, &s->plan, g[1], b / 2) >> b % 2 * STEP};
         float l[16], dp[16];
 
-        barrier_wait(&s->loaded[buffer], turn);
-        wgmma_zero(l);
-        wgmma_zero(dp);
-        wgmma_hold(l);
-        wgmma_hold(dp);
-        wgmma_fence();
-#pragma unroll
-        for (int c = 0; c < KEY_TILES; c++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                wgmma<0, 0>(l, q + (c * LINES + i * 32) / 16, key + (c * SMALL + i * 32) / 16);
-#pragma unroll
-        for (int c = 0; c < VALUE_TILES; c++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                wgmma<0, 0>(dp, d_o + (c * LINES + i * 32) / 16, key + (c * SMALL + i * 32) / 16);
-        wgmma_commit();
-        wgmma_wait<0>();
-        wgmma_hold(l);
-        wgmma_hold(dp);
+        barrier_wait(&s->bar.loaded[buffer], turn);
+        logits_and_gains<LINES, SMALL>(l, dp, q, key, d_o, key);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             uint32_t mine = (uint32_t)there[half] >> lane % 4 * 2;
@@ -126,7 +106,7 @@ __device__ static inline void weigh(const struct attention_job *k, int64_t n, in
                     dp[at] = seen ? p * (dp[at] - D[half]) * k->scale : 0.0f;
                 }
         }
-        barrier_wait(&s->empty[buffer], turn ^ 1);
+        barrier_wait(&s->bar.empty[buffer], turn ^ 1);
 #pragma unroll
         for (int half = 0; half < 2; half++)
 #pragma unroll
@@ -134,24 +114,17 @@ __device__ static inline void weigh(const struct attention_job *k, int64_t n, in
                 *(uint32_t *)(s->dl + swizzled(r + 8 * half, buffer * 4 + j) + lane % 4 * 4) =
                     bf16_pair(dp[4 * j + 2 * half], dp[4 * j + 2 * half + 1]);
         fence_for_wgmma();
-        barrier_arrive(&s->full[buffer]);
+        barrier_arrive(&s->bar.full[buffer]);
         if (k->W > VALUES) {
             uint64_t dl = wgmma_operand(shared_address(s->dl) + buffer * 64, 0, 1024);
             uint64_t rest = wgmma_operand(shared_address(s->key[buffer][VALUE_TILES]), SMALL, 1024);
 
-            barrier_wait(&s->full[buffer], turn);
-            wgmma_hold(dq);
-            wgmma_fence();
-#pragma unroll
-            for (int i = 0; i < STEP / 16; i++)
-                wgmma<0, 1>(dq, dl + i * 32 / 16, rest + i * 2048 / 16);
-            wgmma_commit();
-            wgmma_wait<0>();
-            wgmma_hold(dq);
+            barrier_wait(&s->bar.full[buffer], turn);
+            wgmma_chain<STEP / 16, 0, 1>(dq, dl, 32, rest, 2048);
         }
         __syncwarp();
         if (!lane)
-            barrier_arrive(&s->unused[buffer]);
+            barrier_arrive(&s->bar.unused[buffer]);
     }
     tile_store<8>(&k->dq, n, s->plan.rows, h0, heads, VALUES, k->W, dq, 1.0f, 1.0f);
 }
@@ -170,8 +143,8 @@ __device__ static inline void sum_keys(const struct attention_job *k, int64_t n,
         uint64_t dl = wgmma_operand(shared_address(s->dl) + buffer * 64, 0, 1024);
         uint64_t key = wgmma_operand(shared_address(s->key[buffer][4 * w]), SMALL, 1024);
 
-        barrier_wait(&s->loaded[buffer], turn);
-        barrier_wait(&s->full[buffer], turn);
+        barrier_wait(&s->bar.loaded[buffer], turn);
+        barrier_wait(&s->bar.full[buffer], turn);
         wgmma_hold(dq[0]);
         wgmma_hold(dq[1]);
         wgmma_fence();
@@ -186,8 +159,8 @@ __device__ static inline void sum_keys(const struct attention_job *k, int64_t n,
         wgmma_hold(dq[1]);
         __syncwarp();
         if (!lane) {
-            barrier_arrive(&s->empty[buffer]);
-            barrier_arrive(&s->unused[buffer]);
+            barrier_arrive(&s->bar.empty[buffer]);
+            barrier_arrive(&s->bar.unused[buffer]);
         }
     }
 #pragma unroll
@@ -212,12 +185,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_bwd_query_tiles(const __
     if (threadIdx.x < 32)
         plan_tile(&k, n, s);
     if (threadIdx.x == 32)
-        for (int i = 0; i < 2; i++) {
-            barrier_init(&s->loaded[i], 64);
-            barrier_init(&s->unused[i], 12);
-            barrier_init(&s->full[i], 128);
-            barrier_init(&s->empty[i], 8);
-        }
+        passing_init(&s->bar);
     __syncthreads();
     if (!s->plan.rows)
         return;

@@ -57,25 +57,7 @@ __device__ static inline void weigh(const struct attention_job *k, int b, const 
     uint64_t key = wgmma_operand(shared_address(s->key) + w * LINES / 2, 0, 1024);
     float l[16], dp[16], scale = k->scale * LOG2E;
 
-    wgmma_zero(l);
-    wgmma_zero(dp);
-    wgmma_hold(l);
-    wgmma_hold(dp);
-    wgmma_fence();
-#pragma unroll
-    for (int c = 0; c < KEY_TILES; c++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            wgmma<0, 0>(l, q + (c * LINES + i * 32) / 16, key + (c * LINES + i * 32) / 16);
-#pragma unroll
-    for (int c = 0; c < VALUE_TILES; c++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            wgmma<0, 0>(dp, d_o + (c * LINES + i * 32) / 16, key + (c * LINES + i * 32) / 16);
-    wgmma_commit();
-    wgmma_wait<0>();
-    wgmma_hold(l);
-    wgmma_hold(dp);
+    logits_and_gains<LINES, LINES>(l, dp, q, key, d_o, key);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float lse = s->lse[r + 8 * half], D = s->D[r + 8 * half];
@@ -169,14 +151,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_bwd_tiles(const __grid_c
         }
         fence_for_wgmma();
         __syncthreads();
-        wgmma_hold(dq);
-        wgmma_fence();
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            wgmma<0, 1>(dq, dl + i * 32 / 16, key + i * 2048 / 16);
-        wgmma_commit();
-        wgmma_wait<0>();
-        wgmma_hold(dq);
+        wgmma_chain<4, 0, 1>(dq, dl, 32, key, 2048);
 #pragma unroll 1
         for (int c = 3 * w; c < 3 * w + 3; c++) {
             float x[32];

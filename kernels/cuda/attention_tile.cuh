@@ -11,6 +11,8 @@
 #define VALUES      512          /* C */
 #define VALUE_TILES (VALUES / 64)
 #define GROUP_MOST  16
+#define STEP        32           /* what the passes of the backward by position take at once */
+#define SMALL       (STEP * 128) /* bytes of 32 lines */
 #define LOG2E       1.44269504088896340736f
 
 #if HAVE_WGMMA
@@ -201,6 +203,49 @@ __device__ static inline void tile_sums(const struct attention_job *k, int64_t n
             D[r] = sum;
             lse[r] = g < rows ? k->lse[(n + g) * k->H + h] * LOG2E : 0.0f;
         }
+    }
+}
+
+/* Logits and gains of 64 rows against 32 columns: l = sum over the key channels, dp = over the value channels, ascending. la, lb, da, db:
+ * the operands of l and dp, each K-major in tiles of 64 channels; A_TILE, B_TILE: bytes of a tile. */
+template <int A_TILE, int B_TILE>
+__device__ static inline void logits_and_gains(float (&l)[16], float (&dp)[16], uint64_t la, uint64_t lb, uint64_t da, uint64_t db)
+{
+    wgmma_zero(l);
+    wgmma_zero(dp);
+    wgmma_hold(l);
+    wgmma_hold(dp);
+    wgmma_fence();
+#pragma unroll
+    for (int c = 0; c < KEY_TILES; c++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            wgmma<0, 0>(l, la + (c * A_TILE + i * 32) / 16, lb + (c * B_TILE + i * 32) / 16);
+#pragma unroll
+    for (int c = 0; c < VALUE_TILES; c++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            wgmma<0, 0>(dp, da + (c * A_TILE + i * 32) / 16, db + (c * B_TILE + i * 32) / 16);
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_hold(l);
+    wgmma_hold(dp);
+}
+
+/* Barriers of a pass over steps with two buffers each way: 64 threads of warpgroup 3 bring into `loaded`, warpgroup 0 fills what 1 and 2
+ * multiply (full, emptied by their eight warps), and all three give a buffer back (unused, a warp each). */
+struct passing {
+    uint64_t loaded[2], unused[2], full[2], empty[2];
+};
+
+/* One thread. */
+__device__ static inline void passing_init(struct passing *b)
+{
+    for (int i = 0; i < 2; i++) {
+        barrier_init(&b->loaded[i], 64);
+        barrier_init(&b->unused[i], 12);
+        barrier_init(&b->full[i], 128);
+        barrier_init(&b->empty[i], 8);
     }
 }
 

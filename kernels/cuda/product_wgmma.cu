@@ -14,6 +14,7 @@
 #include <cuda.h>
 
 #include "product.cuh"
+#include "wgmma.cuh"
 
 #define HIGH 128
 #define BK   64
@@ -21,12 +22,6 @@
 #define RING (192 << 10)
 
 enum { SHARE_NONE, SHARE_A, SHARE_B };
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
-#define HOPPER 1
-#else
-#define HOPPER 0
-#endif
 
 /* What a block (cluster) does next. Coordinates of boxes: (place in the contiguous dimension, line, product). */
 struct work {
@@ -36,17 +31,7 @@ struct work {
     int za, zb;           /* third coordinate of A and B */
 };
 
-#if HOPPER
-__device__ static inline uint32_t address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-__device__ static inline void barrier_init(uint32_t bar, int count)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
-}
-
+#if HAVE_WGMMA
 __device__ static inline void barrier_expect(uint32_t bar, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
@@ -54,7 +39,7 @@ __device__ static inline void barrier_expect(uint32_t bar, int bytes)
 
 /* Arrives at the same barrier of block `rank` of the cluster. No more than the default order: what the others wait for are reads of
  * shared memory that have ended, while a release to the cluster would wait for all of this thread's stores to y. */
-__device__ static inline void barrier_arrive(uint32_t bar, int rank)
+__device__ static inline void barrier_arrive_at(uint32_t bar, int rank)
 {
     asm volatile("{\n"
                  ".reg .b32 r;\n"
@@ -62,21 +47,6 @@ __device__ static inline void barrier_arrive(uint32_t bar, int rank)
                  "mbarrier.arrive.shared::cluster.b64 _, [r];\n"
                  "}" ::"r"(bar),
                  "r"(rank)
-                 : "memory");
-}
-
-/* Not an acquire from the cluster: that would empty the L1 cache at each step. */
-__device__ static inline void barrier_wait(uint32_t bar, uint32_t parity)
-{
-    asm volatile("{\n"
-                 ".reg .pred p;\n"
-                 "AGAIN:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-                 "@p bra DONE;\n"
-                 "bra AGAIN;\n"
-                 "DONE:\n"
-                 "}" ::"r"(bar),
-                 "r"(parity)
                  : "memory");
 }
 
@@ -99,70 +69,6 @@ __device__ static inline void fetch(uint32_t to, const CUtensorMap *map, uint32_
             "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
             "l"(map), "r"(bar), "r"(x), "r"(line), "r"(z)
             : "memory");
-}
-
-/* A matrix in shared memory, 128-byte swizzle; from 8 lines to the next: 1 KiB; from 64 columns to the next (not along k): a box.
- */
-__device__ static inline uint64_t describe(uint32_t at)
-{
-    return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)(BOX >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
-}
-
-#define D8(i)                                                                                                                      \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-#define D32(i) D8(i), D8(i + 8), D8(i + 16), D8(i + 24)
-
-/* d += A (64 x 16) . B (16 x WIDTH); TA, TB: 1 where the terms are not contiguous. */
-template <int TA, int TB> __device__ static inline void wgmma(float (&d)[32], uint64_t a, uint64_t b)
-{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-                 "}, %32, %33, 1, 1, 1, %34, %35;"
-                 : D32(0)
-                 : "l"(a), "l"(b), "n"(TA), "n"(TB));
-}
-
-template <int TA, int TB> __device__ static inline void wgmma(float (&d)[64], uint64_t a, uint64_t b)
-{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-                 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-                 "}, %64, %65, 1, 1, 1, %66, %67;"
-                 : D32(0), D32(32)
-                 : "l"(a), "l"(b), "n"(TA), "n"(TB));
-}
-
-template <int TA, int TB> __device__ static inline void wgmma(float (&d)[96], uint64_t a, uint64_t b)
-{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
-                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-                 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
-                 "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
-                 "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
-                 "}, %96, %97, 1, 1, 1, %98, %99;"
-                 : D32(0), D32(32), D32(64)
-                 : "l"(a), "l"(b), "n"(TA), "n"(TB));
-}
-
-template <int TA, int TB> __device__ static inline void wgmma(float (&d)[128], uint64_t a, uint64_t b)
-{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
-                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-                 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
-                 "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
-                 "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"
-                 "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"
-                 "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-                 "}, %128, %129, 1, 1, 1, %130, %131;"
-                 : D32(0), D32(32), D32(64), D32(96)
-                 : "l"(a), "l"(b), "n"(TA), "n"(TB));
 }
 
 /* The i-th work of this block's cluster; 0 when there is no more. One warp calls it; all lanes get it. */
@@ -219,11 +125,11 @@ template <int WIDTH, int FORM, int SHARE>
 __global__ void __launch_bounds__(384, 1)
     wgmma_tiles(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b, const struct product p)
 {
-#if HOPPER
+#if HAVE_WGMMA
     constexpr int A_BOXES = HIGH / 64, B_BOXES = WIDTH / 64, STAGE = (A_BOXES + B_BOXES) * BOX, STAGES = RING / STAGE;
     constexpr int TA = FORM == CAIRN_TN, TB = FORM != CAIRN_NT, BLOCKS = SHARE == SHARE_NONE ? 1 : 2;
     extern __shared__ unsigned char memory[];
-    uint32_t ring = (address(memory) + 1023) & ~1023u, full = ring + STAGES * STAGE, empty = full + STAGES * 8;
+    uint32_t ring = (shared_address(memory) + 1023) & ~1023u, full = ring + STAGES * STAGE, empty = full + STAGES * 8;
     int rank = 0, group = threadIdx.x / 128, lane = threadIdx.x % 32;
     int64_t first = blockIdx.x / BLOCKS, stride = gridDim.x / BLOCKS;
     uint32_t stage = 0, parity = 0;
@@ -243,7 +149,7 @@ __global__ void __launch_bounds__(384, 1)
         cluster_sync();
 #define NEXT_STAGE (stage = stage + 1 == STAGES ? (parity ^= 1, 0) : stage + 1)
     if (group == 0) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        registers_less<40>();
         if (threadIdx.x < 32) {
             for (int64_t i = first; work_at<WIDTH, FORM, SHARE>(p, i, rank, &w); i += stride) {
                 for (int k = w.k0; k < w.k1; k += BK) {
@@ -274,14 +180,12 @@ __global__ void __launch_bounds__(384, 1)
     } else {
         int wg = group - 1;
 
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        registers_more<232>();
         for (int64_t i = first; work_at<WIDTH, FORM, SHARE>(p, i, rank, &w); i += stride) {
             float d[WIDTH / 2];
             uint32_t last = 0;
 
-#pragma unroll
-            for (int x = 0; x < WIDTH / 2; x++)
-                d[x] = 0.0f;
+            wgmma_zero(d);
             if (p.accumulate && w.k1 > w.k0) { /* what the sums will be added to comes into L2 meanwhile */
                 const int size = p.y_bf16 ? 2 : 4, lines = WIDTH * size / 128;
 
@@ -306,25 +210,26 @@ __global__ void __launch_bounds__(384, 1)
 
                         asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
                     }
-                    asm volatile("fence.proxy.async.shared::cta;\nbar.sync 1, 256;" ::: "memory");
+                    fence_for_wgmma();
+                    asm volatile("bar.sync 1, 256;" ::: "memory");
                 }
-                a = describe(at + wg * BOX);
-                b = describe(at + A_BOXES * BOX);
-                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+                a = wgmma_operand(at + wg * BOX, BOX, 1024);
+                b = wgmma_operand(at + A_BOXES * BOX, BOX, 1024);
+                wgmma_fence();
 #pragma unroll
                 for (int l = 0; l < BK / 16; l++)
                     wgmma<TA, TB>(d, a + l * (TA ? 2048 >> 4 : 32 >> 4), b + l * (TB ? 2048 >> 4 : 32 >> 4));
-                asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+                wgmma_commit();
                 /* the step before this one is through with its stage */
-                asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+                wgmma_wait<1>();
                 if (k > w.k0 && threadIdx.x % 128 < BLOCKS)
-                    barrier_arrive(empty + last * 8, BLOCKS == 2 ? threadIdx.x % 128 : rank);
+                    barrier_arrive_at(empty + last * 8, BLOCKS == 2 ? threadIdx.x % 128 : rank);
                 last = stage;
                 NEXT_STAGE;
             }
-            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+            wgmma_wait<0>();
             if (w.k1 > w.k0 && threadIdx.x % 128 < BLOCKS)
-                barrier_arrive(empty + last * 8, BLOCKS == 2 ? threadIdx.x % 128 : rank);
+                barrier_arrive_at(empty + last * 8, BLOCKS == 2 ? threadIdx.x % 128 : rank);
             if (p.accumulate && w.k1 <= w.k0)
                 continue;
 #pragma unroll

@@ -72,14 +72,16 @@ template <int> static inline void registers_less(void)
 struct emu_barrier_word {
     uint16_t count, left, phase, unused;
 };
-static inline void barrier_init(uint64_t *b, int count)
+static inline void barrier_init(uint32_t at, int count)
 {
+    char *b = emu_dynamic_shared + at;
     struct emu_barrier_word w = {(uint16_t)count, (uint16_t)count, 0, 0};
 
     memcpy(b, &w, sizeof w);
 }
-static inline void barrier_arrive(uint64_t *b)
+static inline void barrier_arrive(uint32_t at)
 {
+    char *b = emu_dynamic_shared + at;
     struct emu_barrier_word w;
 
     memcpy(&w, b, sizeof w);
@@ -87,8 +89,9 @@ static inline void barrier_arrive(uint64_t *b)
         w.left = w.count, w.phase ^= 1;
     memcpy(b, &w, sizeof w);
 }
-static inline void barrier_wait(uint64_t *b, int parity)
+static inline void barrier_wait(uint32_t at, uint32_t parity)
 {
+    const char *b = emu_dynamic_shared + at;
     uint64_t all[32];
 
     for (int i = 0; i < 1000000; i++) {
