@@ -23,6 +23,14 @@ static const struct {
 };
 #define SHAPES (sizeof shapes / sizeof *shapes)
 
+/* Rows of a shape; in a small run few where the ids are many, and where they are no more than several chunks of rows. */
+static int rows_of(size_t i)
+{
+    if (!lab_small() || shapes[i].n > 2000 || shapes[i].n < 20)
+        return shapes[i].n;
+    return shapes[i].v > 10000 ? 3 : shapes[i].v > 2000 ? 10 : 33;
+}
+
 struct head {
     struct thing *z, *w, *target, *logprob, *lse, *entropy, *argmax;
     struct cairn_logprob a;
@@ -31,7 +39,7 @@ struct head {
 static struct head make(struct lab *l, size_t i, float inv_temperature)
 {
     struct head h;
-    int n = shapes[i].n, d = shapes[i].d, v = shapes[i].v;
+    int n = rows_of(i), d = shapes[i].d, v = shapes[i].v;
 
     h.z = thing_normal(l, thing_new(l, LAB_ACT, shapes[i].pad, 2, n, d), 1);
     h.w = thing_normal(l, thing_new(l, shapes[i].w, shapes[i].pad, 2, v, d), 1.5f / sqrtf((float)d));
@@ -88,7 +96,7 @@ static void sampler_and_trainer_agree(struct lab *l)
         for (int reference = 0; reference < 2; reference++) {
             const struct cairn_ops *ops = reference ? l->ref : l->fast;
             struct head h = make(l, i, i % 2 ? 1.0f : 1.25f);
-            int n = shapes[i].n, v = shapes[i].v, cut = reference ? n + 1 : 1 + (int)i * 5;
+            int n = rows_of(i), v = shapes[i].v, cut = reference ? n + 1 : 1 + (int)i * 5;
             struct thing *logits = thing_new(l, CAIRN_F32, 1, 2, n, v), *drawn = thing_new(l, CAIRN_F32, 0, 1, n),
                          *ids = thing_new(l, CAIRN_I32, 0, 1, n);
             struct thing *position = thing_new(l, CAIRN_I32, 0, 1, n);
@@ -141,7 +149,7 @@ static void backward_is_right(struct lab *l)
     for (size_t i = 0; i < SHAPES; i++)
         for (int k = 0; k < 2; k++) {
             struct head h = make(l, i, k ? 0.8f : 1.0f);
-            int n = shapes[i].n, d = shapes[i].d, v = shapes[i].v;
+            int n = rows_of(i), d = shapes[i].d, v = shapes[i].v;
             struct thing *dlp = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, n), 1),
                          *dh = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, n), 0.5f);
             struct thing *dz = thing_new(l, LAB_ACT, 2, 2, n, d), *dw = thing_normal(l, thing_new(l, CAIRN_F32, 1, 2, v, d), 1);
@@ -168,9 +176,9 @@ static void backward_is_right(struct lab *l)
             memset(dz2->h, 0xff, dz2->bytes);
             thing_up(l, dz2);
             b.dw.buf = NULL;
-            for (int r = 0; r < n; r += 7) {
+            for (int r = 0, step = lab_small() && n > 2000 ? 293 : 7; r < n; r += step) {
                 struct cairn_logprob_bwd one = b;
-                int64_t m = n - r < 7 ? n - r : 7;
+                int64_t m = n - r < step ? n - r : step;
 
                 one.z = cairn_tensor_slice(&b.z, 0, r, m), one.target = cairn_tensor_slice(&b.target, 0, r, m),
                 one.lse = cairn_tensor_slice(&b.lse, 0, r, m);
@@ -323,7 +331,7 @@ static void truncation_is_right(struct lab *l)
 
     for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
         for (int k = 0; k < 5; k++) {
-            int n = 40, v = vs[k];
+            int n = lab_small() ? 6 : 40, v = vs[k];
             struct draws d = make_draws(l, n, v);
             char kept[4096];
 
@@ -374,7 +382,8 @@ static void truncation_is_right(struct lab *l)
 
 static void ties_go_to_the_lower_id(struct lab *l)
 {
-    enum { N = 64, V = 40 };
+    enum { V = 40 };
+    const int N = lab_small() ? 6 : 64;
     struct draws d = make_draws(l, N, V);
 
     for (int i = 0; i < N * V; i++)
@@ -431,10 +440,12 @@ static void ties_go_to_the_lower_id(struct lab *l)
     }
 }
 
-/* chi-square of 60,000 draws from 30 tokens; the 99.9 % point of 29 degrees of freedom is 58.3. The draws are fixed by the seed. */
+/* chi-square of 60,000 draws from 30 tokens (fewer in a small run); the 99.9 % point of 29 degrees of freedom is 58.3. The draws are
+ * fixed by the seed. */
 static void draws_follow_the_distribution(struct lab *l)
 {
-    enum { N = 60000, V = 30 };
+    enum { V = 30 };
+    const int N = lab_small() ? 1200 : 60000;
     struct draws d;
     double p[V], Z = 0, chi = 0;
     int count[V] = {0};

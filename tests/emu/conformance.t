@@ -3,7 +3,7 @@
 # activations; and a small model that samples with recorded calls (decode_small).
 build=${CAIRN_BUILD:-build}
 export CAIRN_TEST_BACKEND=cuda CAIRN_CUDA_OBJECT=cairn-emu.so
-programs="handover handover_model norm rope rows experts loss attention matmul kda kda_gate hyper pooled decode_small"
+programs="handover handover_model norm rope rows experts loss attention matmul head kda kda_gate hyper pooled decode_small"
 n=0
 for p in $programs; do
     n=$((n + 1))
