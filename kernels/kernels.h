@@ -28,7 +28,7 @@
 
 #include "base/buffer.h"
 
-#define CAIRN_BACKEND_ABI 6
+#define CAIRN_BACKEND_ABI 7
 
 /* ---- dense products ------------------------------------------------------------------------------------------- */
 

@@ -75,7 +75,7 @@ enum cairn_status cairn_sides_open(struct cairn_sides *x, const struct cairn_che
     TRY(start_find(x, err));
     TRY(cairn_tree_remove(x->scratch, err));
     TRY(cairn_dir_make(x->scratch, err));
-    TRY(cairn_setup_compute(&x->k, r, o->threads, err));
+    TRY(cairn_setup_compute(&x->k, r, o->threads, 0, err));
     fresh = !strcmp(x->start, x->base) && cairn_recipe_has(r, "model.adapter");
     TRY(cairn_trainer_open(&x->trainer, &x->k, r, &(struct cairn_trainer_start){.dir = x->start, .base = x->base, .fresh_adapter = fresh}, err));
     TRY(cairn_check_sequences_make(&x->q, &x->trainer.policy.config, x->page, 0, (uint64_t)cairn_recipe_i64(r, "run.seed"), err));
