@@ -286,7 +286,7 @@ static int body(struct cairn_world *w, void *arg)
 {
     const struct job *job = arg;
     const int trainer = w->rank == 0, cpu = job->gpu[0] < 0;
-    const struct cairn_compute_opts how = {.backend = cpu ? "cpu" : "cuda", .ordinal = cpu ? 0 : job->gpu[w->rank], .threads = cpu ? 1 : 0};
+    const struct cairn_compute_opts how = {.backend = cpu ? "cpu" : "cuda", .rank = cpu ? 0 : job->gpu[w->rank], .threads = cpu ? 1 : 0};
     struct cairn_param_table t = {0};
     struct cairn_store store = {0};
     struct cairn_compute k;
