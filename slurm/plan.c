@@ -203,10 +203,10 @@ static void parent_add(struct cairn_job *j, int k)
         j->parent[j->parents++] = k;
 }
 
-/* Inputs are made at most a step before: looked for backwards, so that long runs do not cost a square. */
+/* Inputs are made at most two steps before (a policy with run.lag): looked for backwards, so that long runs do not cost a square. */
 static int maker_near(const struct cairn_plan *p, int from, const char *relative)
 {
-    for (int k = from; k >= 0 && p->job[k].step + 1 >= p->job[from].step; k--)
+    for (int k = from; k >= 0 && p->job[k].step + 2 >= p->job[from].step; k--)
         for (int i = 0; i < p->job[k].links; i++) {
             char *own = cairn_link_relative(&p->job[k].link[i]);
             int same = own && !strcmp(own, relative);

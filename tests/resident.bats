@@ -69,6 +69,21 @@ gone() { # DIR: nobody is at work on it, within seconds
     [ "$(ls "$BATS_TEST_TMPDIR/store"/cairn-* | wc -l)" = 1 ]
 }
 
+@test "run.lag: the sampler is a policy behind, in a chain and resident alike; training corrects for it" {
+    lag=(run.steps=4 run.lag=1 'train.correction={kind: tis, cap: 2.0}' run.eval_every=0)
+    micro_run "$dir" "${lag[@]}"
+    micro_run "$dir-2" run.mode=resident "${lag[@]}"
+    diff <("$cairn" digest "$dir") <("$cairn" digest "$dir-2")
+    # What step 3 was sampled from is policy 1; step 1 is as without lag.
+    policy=$("$cairn" inspect "$dir/policy/000001" --json | jq -r .digest)
+    [ "$("$cairn" inspect "$dir/step/000003/rollout" --json | jq -r .content.policy)" = "$policy" ]
+    diff <("$cairn" digest "$dir" | grep "^1 rollout") <(grep "^1 rollout" "$BATS_FILE_TMPDIR/digest")
+    diff <("$cairn" digest "$dir" | grep "^2 rollout") <(grep "^2 rollout" "$BATS_FILE_TMPDIR/digest") && false
+    grep -h '"step":3' "$dir/log/metrics.jsonl" | jq -e '."policy/lag" == 1 and ."mismatch/mean" > 0'
+    is 78 "$cairn" init "$micro" --run "$dir-3" run.lag=1
+    says "need a train.correction other than none"
+}
+
 @test "SIGTERM: all roles stop at the next unit, and the run goes on with the same bits" {
     for after in 0.6 1.2 1.9; do
         "$cairn" run "$micro" --run "$dir" run.steps=4 run.mode=resident --quiet 2>"$BATS_TEST_TMPDIR/err" &

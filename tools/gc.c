@@ -318,7 +318,7 @@ static enum cairn_status collect(struct gc *g, struct cairn_error *err)
 
     TRY(retain(g, CAIRN_STAGE_TRAIN, "step", "a trainer state", &states, err));
     if (json_is_integer(keep))
-        policies.keep = json_integer_value(keep);
+        policies.keep = json_integer_value(keep) + cairn_recipe_i64(recipe, "run.lag");
     TRY(retain(g, CAIRN_STAGE_SYNC, "policy", "a policy", &policies, err));
     TRY(leftovers(g, err));
     TRY(cairn_quarantine_expire(g->run->dir, g->a->days * 86400, g->a->dry, quarantine_freed, g, err));

@@ -105,7 +105,7 @@ out:
 static enum cairn_status policy_open(struct work *w, int *there, struct cairn_error *err)
 {
     const struct cairn_run *run = w->job->run;
-    const struct cairn_link *l = &w->in.link, from = {l->eval ? l->step : l->step - 1, CAIRN_STAGE_SYNC, NULL};
+    const struct cairn_link from = cairn_link_sampled(run, &w->in.link);
     const char *made_by = json_string_value(json_object_get(cairn_reader_manifest(w->in.reader)->content, "policy"));
     char *dir = cairn_link_path(run, &from), *base = cairn_run_path(run, "base"), hex[33];
     enum cairn_status st = CAIRN_OK;

@@ -9,7 +9,6 @@ static const struct {
     int64_t max;
     const char *can; /* "this build ..." */
 } numbers[] = {
-    {"run.lag", 0, "samples and trains one after the other only"},
     {"rollout.parallel.tp", 1, "samples with tp 1 only"},
     {"rollout.parallel.ep", 1, "samples with ep 1 only"},
     {"train.parallel.tp", 1, "trains with tp 1 only"},

@@ -160,19 +160,22 @@ static void names_link(struct names *s, int64_t step, enum cairn_stage stage, co
     names_add(s, cairn_link_relative(&(struct cairn_link){step, stage, eval}));
 }
 
+struct cairn_link cairn_link_sampled(const struct cairn_run *r, const struct cairn_link *l)
+{
+    int64_t step = l->eval ? l->step : l->step - 1 - cairn_recipe_i64(r->frozen, "run.lag");
+
+    return (struct cairn_link){step > 0 ? step : 0, CAIRN_STAGE_SYNC, NULL};
+}
+
 enum cairn_status cairn_link_inputs(const struct cairn_run *r, const struct cairn_link *l, char ***out, int *n, struct cairn_error *err)
 {
     struct names s = {0};
 
     switch (l->stage) {
     case CAIRN_STAGE_ROLLOUT:
-        if (l->eval) {
-            names_link(&s, l->step, CAIRN_STAGE_SYNC, NULL);
-        } else {
-            names_link(&s, l->step - 1, CAIRN_STAGE_SYNC, NULL);
-            if (l->step > 1)
-                names_link(&s, l->step - 1, CAIRN_STAGE_ROLLOUT, NULL);
-        }
+        names_link(&s, cairn_link_sampled(r, l).step, CAIRN_STAGE_SYNC, NULL);
+        if (!l->eval && l->step > 1)
+            names_link(&s, l->step - 1, CAIRN_STAGE_ROLLOUT, NULL);
         break;
     case CAIRN_STAGE_SCORE:
         names_link(&s, l->step, CAIRN_STAGE_ROLLOUT, l->eval);

@@ -147,7 +147,7 @@ enum cairn_status cairn_publish_after(const struct cairn_run *run, const struct 
     TRY(cairn_inside_drop(run, l->step, err)); /* should a kill have come before train did */
     TRY(retain(run, CAIRN_STAGE_TRAIN, l->step, &states, err));
     if (json_is_integer(keep)) {
-        policies.keep = json_integer_value(keep);
+        policies.keep = json_integer_value(keep) + cairn_recipe_i64(run->frozen, "run.lag"); /* a rollout may still be due from an older one */
         TRY(retain(run, CAIRN_STAGE_SYNC, l->step, &policies, err));
     }
 out:

@@ -7,7 +7,7 @@
  *     RUN/policy/SSSSSS   RUN/step/SSSSSS/{rollout,score,train}   RUN/eval/SSSSSS/NAME/{rollout,score}   RUN/log
  *
  * There is no other state: what is done is what has a manifest (ckpt/). Step s reads policy s-1, train s-1 and rollout s-1 and
- * yields policy s. Step 0 has a train artefact only with a warm start; its sync gives policy 0, else `cairn init` does.
+ * yields policy s. With run.lag 1 its rollout reads policy s-2 instead, and need not wait for step s-1 to be trained. Step 0 has a train artefact only with a warm start; its sync gives policy 0, else `cairn init` does.
  */
 #ifndef CAIRN_STAGES_COMMON_RUN_H
 #define CAIRN_STAGES_COMMON_RUN_H
@@ -49,6 +49,9 @@ void cairn_run_close(struct cairn_run *r);
  * the difference; ops keys are taken over. */
 enum cairn_status cairn_run_init(struct cairn_run **out, const char *dir, struct cairn_recipe *recipe, struct cairn_error *err);
 
+/* The policy that a rollout samples from: run.lag steps older than the one that the step trains, policy 0 at the least. Of an evaluation: its
+ * step's. */
+struct cairn_link cairn_link_sampled(const struct cairn_run *r, const struct cairn_link *l);
 int cairn_run_resident(const struct cairn_run *r); /* run.mode: resident */
 
 /* The recipe that step s sees, amendments included, and its hash. Borrowed. */

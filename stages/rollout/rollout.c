@@ -55,7 +55,7 @@ static enum cairn_status policy_open(struct rollout *x, struct cairn_error *err)
 {
     struct cairn_stage_ctx *ctx = x->ctx;
     struct cairn_policy *p = &x->kept->policy;
-    const struct cairn_link from = {ctx->link.eval ? ctx->link.step : ctx->link.step - 1, CAIRN_STAGE_SYNC, NULL};
+    const struct cairn_link from = cairn_link_sampled(ctx->run, &ctx->link);
     char *relative = cairn_link_relative(&from), *dir = relative ? cairn_run_path(ctx->run, relative) : NULL,
          *base = cairn_run_path(ctx->run, "base");
     struct cairn_nodestore_opts store;

@@ -124,6 +124,29 @@ static void stats_tell(struct cairn_stage_ctx *ctx, const struct cairn_grpo_stat
     saving_tell(ctx, s->resumed, s->stall_s);
 }
 
+/* Are they from the older policy that run.lag lets a step be sampled from? */
+static enum cairn_status lag_check(struct cairn_stage_ctx *ctx, const char *from, int *lagged, struct cairn_error *err)
+{
+    const struct cairn_link rollout = {ctx->link.step, CAIRN_STAGE_ROLLOUT, NULL}, sampled = cairn_link_sampled(ctx->run, &rollout);
+    char *dir = cairn_link_path(ctx->run, &sampled), hex[33];
+    struct cairn_manifest_head head;
+    enum cairn_status st = CAIRN_OK;
+
+    *lagged = 0;
+    if (!dir)
+        TRY(CAIRN_NOMEM(err));
+    if (sampled.step == ctx->link.step - 1)
+        goto out;
+    TRY(cairn_manifest_head(&head, dir, err));
+    cairn_digest_hex(head.digest, hex);
+    *lagged = from && !strcmp(from, hex);
+    if (*lagged)
+        cairn_stage_info(ctx, "policy/lag", (double)(ctx->link.step - 1 - sampled.step));
+out:
+    free(dir);
+    return st;
+}
+
 /* Were these rollouts sampled from the policy that is being trained, and by the same numerics? */
 static enum cairn_status origin_check(struct cairn_stage_ctx *ctx, struct cairn_reader *rollouts, const struct cairn_rollouts *r,
                                       const struct cairn_manifest_head *policy, struct cairn_grpo_opts *o, struct cairn_error *err)
@@ -132,7 +155,8 @@ static enum cairn_status origin_check(struct cairn_stage_ctx *ctx, struct cairn_
     const struct cairn_manifest *m = cairn_reader_manifest(rollouts);
     const char *from = json_string_value(json_object_get(m->content, "policy")),
                *kind = cairn_recipe_str(recipe, "train.correction.kind");
-    int sft = !strcmp(cairn_recipe_str(recipe, "train.loss"), "sft");
+    int sft = !strcmp(cairn_recipe_str(recipe, "train.loss"), "sft"), lagged;
+    enum cairn_status st = CAIRN_OK;
     char hex[33];
 
     cairn_digest_hex(policy->digest, hex);
@@ -150,12 +174,14 @@ static enum cairn_status origin_check(struct cairn_stage_ctx *ctx, struct cairn_
         if (!from)
             return CAIRN_OK; /* recorded responses: rho against the trainer at the start of the step */
     }
-    if (!strcmp(cairn_recipe_str(recipe, "train.on_policy"), "require"))
-        return cairn_fail(
+    TRY(lag_check(ctx, from, &lagged, err));
+    if (!lagged && !strcmp(cairn_recipe_str(recipe, "train.on_policy"), "require"))
+        TRY(cairn_fail(
             err, CAIRN_EDATA,
             "%s was sampled from policy %.32s, the policy being trained is %s; train.on_policy: correct takes such rollouts",
-            cairn_reader_path(rollouts), from ? from : "unknown", hex);
-    return CAIRN_OK;
+            cairn_reader_path(rollouts), from ? from : "unknown", hex));
+out:
+    return st;
 }
 
 static int64_t longest(const struct cairn_rollouts *r)
