@@ -366,7 +366,9 @@ struct cairn_logprob_bwd {
  * id, with the uniform of Philox (key; prompt[n], sample[n], position[n]). greedy: the argmax, no draw. Each rule looks at the full
  * distribution; kept is what all of them keep. A row whose lse is not finite gets its argmax and a log-probability that is not
  * finite. logprob f32: log-softmax over the full vocabulary, the same bits as cairn_logprob gives for that token; logprob_sampled
- * f32: over the kept ids (absent: not wanted). token i32; prompt, sample, position i32 (N). */
+ * f32: over the kept ids (absent: not wanted). token i32; prompt, sample, position i32 (N). barred u8 (V), or absent: ids with 1 are
+ * never drawn, nor the argmax that greedy takes; rules look at the distribution over the others, logprob still at the full vocabulary.
+ * (They must leave an id.) */
 struct cairn_sample {
     struct cairn_tensor logits, prompt, sample, position, token, logprob, logprob_sampled;
     uint64_t seed;
@@ -374,6 +376,7 @@ struct cairn_sample {
     float inv_temperature, top_p, min_p;
     int top_k, greedy;
     int segments;
+    struct cairn_tensor barred;
 };
 
 /* ---- objective (spec: DAPO arXiv:2503.14476, GRPO arXiv:2402.03300, GSPO arXiv:2507.18071, CISPO arXiv:2506.13585) ------ */

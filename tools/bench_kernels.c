@@ -449,7 +449,7 @@ static enum cairn_status rest(struct bench *b)
                             tok = tensor(b, CAIRN_I32, 1, 128, 0, 0), l1 = tensor(b, CAIRN_F32, 1, 128, 0, 0);
         struct cairn_logprob f = {z, w, t, lp, lse, en, {0}, 1, 1};
         struct cairn_logprob_bwd gb = {z, w, t, lse, en, lp, {0}, dz, dw, 1, 1};
-        struct cairn_sample sa = {logits, id, id, id, tok, l1, {0}, 1, 1, 1, 1, 0, 0, 0, 1}, cut = sa;
+        struct cairn_sample sa = {logits, id, id, id, tok, l1, {0}, 1, 1, 1, 1, 0, 0, 0, 1, {0}}, cut = sa;
         double flop = 2.0 * (double)(N * V * D);
 
         cut.top_p = 0.95f;

@@ -95,6 +95,7 @@ static enum cairn_status prompting_open(struct job *j, struct cairn_error *err)
     if (!j->m.tokenizer)
         goto out;
     TRY(cairn_tokenizer_load(&p->tokenizer, j->m.tokenizer, err));
+    TRY(cairn_prompting_bar(p, c->vocab, err));
     st = cairn_template_parse(&p->template, j->a->template ? j->a->template : "plain", NULL, err);
     if (st == CAIRN_OK)
         st = cairn_template_check(p->template, p->tokenizer, err);
@@ -127,6 +128,7 @@ static enum cairn_status engine_ready(struct job *j, struct cairn_error *err)
                                   .top_k = (int)a->top_k,
                                   .graphs = 1,
                                   .greedy = greedy,
+                                  .barred = j->prompting.barred,
                                   .stop = a->ignore_stop ? NULL : j->prompting.stop.p,
                                   .stops = a->ignore_stop ? 0 : (int)j->prompting.stop.n,
                                   .ended = j->prompting.texts && !a->ignore_stop ? cairn_prompting_ended : NULL,

@@ -74,6 +74,10 @@ static inline int32_t *i32(const struct arg *a)
 {
     return a->p;
 }
+static inline const uint8_t *u8(const struct arg *a)
+{
+    return a->p;
+}
 
 /* ---- threads and scratch ------------------------------------------------------------------------------------------- */
 

@@ -68,9 +68,27 @@ static int64_t truncate_row(const struct cairn_sample *a, const struct room *w, 
 
 struct drawing {
     const struct cairn_sample *a;
-    struct arg logits, prompt, sample, position, token, logprob, sampled;
+    struct arg logits, prompt, sample, position, token, logprob, sampled, barred;
     int64_t V;
 };
+
+/* x of what may be drawn; barred ids are -inf. The likeliest of the others is the argmax, ties to the lower id: *most its x. */
+static int32_t bar(const struct drawing *k, float *x, float *most)
+{
+    const uint8_t *barred = u8(&k->barred);
+    int32_t best = 0;
+
+    *most = -INFINITY;
+    for (int64_t v = 0; v < k->V; v++) {
+        if (barred[v])
+            x[v] = -INFINITY;
+        else if (x[v] > *most) {
+            *most = x[v];
+            best = (int32_t)v;
+        }
+    }
+    return best;
+}
 
 /* The id whose interval the row's uniform falls into; masses below 0 are no part of the distribution. */
 static int32_t draw(const struct drawing *k, int64_t n, const struct room *w, int32_t fallback)
@@ -100,11 +118,15 @@ static void draw_row(const struct drawing *k, int64_t n, const struct room *w)
     int32_t chosen = r.argmax;
 
     if (isfinite(r.lse)) { /* else the log-probability says that something is wrong: NaN or infinite */
-        for (int64_t v = 0; v < V; v += VL) {
-            v16 x = v16_loadn(l + v, V - v < VL ? V - v : VL, 0.0f) * v16_set(a->inv_temperature),
-                e = v16_exp(x - v16_set(r.most)) * v16_set(UNIT);
+        float most = r.most;
 
-            v16_store(w->x + v, x);
+        for (int64_t v = 0; v < V; v += VL)
+            v16_store(w->x + v, v16_loadn(l + v, V - v < VL ? V - v : VL, 0.0f) * v16_set(a->inv_temperature));
+        if (k->barred.p)
+            chosen = bar(k, w->x, &most);
+        for (int64_t v = 0; v < V; v += VL) {
+            v16 e = v16_exp(v16_load(w->x + v) - v16_set(most)) * v16_set(UNIT);
+
             for (int64_t j = 0; j < VL; j++)
                 w->mass[v + j] = (int64_t)e[j];
         }
@@ -115,6 +137,11 @@ static void draw_row(const struct drawing *k, int64_t n, const struct room *w)
                 total += w->mass[v];
             kept = truncate_row(a, w, V, total);
         }
+        for (int64_t v = 0; k->barred.p && v < V; v++)
+            if (u8(&k->barred)[v] && w->mass[v] >= 0) {
+                w->mass[v] = -1;
+                kept--;
+            }
         if (!a->greedy)
             chosen = draw(k, n, w, chosen);
     }
@@ -158,6 +185,7 @@ enum cairn_status cairn_sample_cpu(struct cairn_stream *s, const struct cairn_sa
     k.token = call_arg(&c, "token", &a->token, OUT | T_I32, 1, &N);
     k.logprob = call_arg(&c, "logprob", &a->logprob, OUT | T_F32, 1, &N);
     k.sampled = call_arg(&c, "logprob_sampled", &a->logprob_sampled, OUT | ABSENT | T_F32, 1, &N);
+    k.barred = call_arg(&c, "barred", &a->barred, ABSENT | T_U8, 1, &V);
     k.V = V;
     if (call_ok(&c) && (a->segments < 1 || a->segments > 4096 || (a->segments & (a->segments - 1)) || V < 1 || V % a->segments))
         call_fail(&c, "vocabulary of %lld in %d segments", (long long)V, a->segments);

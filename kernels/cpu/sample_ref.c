@@ -29,33 +29,38 @@ enum cairn_status cairn_sample_ref(struct cairn_stream *s, const struct cairn_sa
                position = call_arg(&c, "position", &a->position, T_I32, 1, &N),
                token = call_arg(&c, "token", &a->token, OUT | T_I32, 1, &N),
                logprob = call_arg(&c, "logprob", &a->logprob, OUT | T_F32, 1, &N),
-               sampled = call_arg(&c, "logprob_sampled", &a->logprob_sampled, OUT | ABSENT | T_F32, 1, &N);
+               sampled = call_arg(&c, "logprob_sampled", &a->logprob_sampled, OUT | ABSENT | T_F32, 1, &N),
+               barred = call_arg(&c, "barred", &a->barred, ABSENT | T_U8, 1, &V);
     struct cairn_philox_key key = {a->seed, CAIRN_PURPOSE_SAMPLE, a->step};
 
     call_reserve(&c, 0, call_ok(&c) ? (size_t)V * (sizeof(struct entry) + sizeof(float)) : 0);
     for (int64_t n = 0; call_ok(&c) && n < N; n++) {
         struct entry *e = scratch_shared(&c);
         float *x = (float *)(e + V);
-        int64_t kept = 0;
-        double lse, mass = 0, u;
+        int64_t kept = 0, M = 0; /* M: ids that may be drawn */
+        double lse, all, mass = 0, u;
         uint32_t word[4];
         int32_t t = 0;
 
         for (int64_t v = 0; v < V; v++) {
             x[v] = at1(&logits, n)[v] * a->inv_temperature;
-            e[v] = (struct entry){x[v], (int32_t)v};
+            if (!barred.p || !u8(&barred)[v])
+                e[M++] = (struct entry){x[v], (int32_t)v};
         }
-        lse = head_ref_lse(x, V);
+        all = lse = head_ref_lse(x, V);
         if (isfinite(lse)) {
-            qsort(e, (size_t)V, sizeof *e, by_likelihood);
+            for (int64_t v = 0; barred.p && v < V; v++)
+                x[v] = u8(&barred)[v] ? -INFINITY : x[v];
+            lse = head_ref_lse(x, V);
+            qsort(e, (size_t)M, sizeof *e, by_likelihood);
             t = e[0].id;
-            while (kept < V && !(a->top_k > 0 && kept >= a->top_k) && !(a->top_p < 1 && kept && mass >= (double)a->top_p) &&
+            while (kept < M && !(a->top_k > 0 && kept >= a->top_k) && !(a->top_p < 1 && kept && mass >= (double)a->top_p) &&
                    !(a->min_p > 0 && exp((double)e[kept].x - e[0].x) < a->min_p))
                 mass += exp(e[kept++].x - lse);
-            for (int64_t i = kept; i < V; i++)
+            for (int64_t i = kept; i < M; i++)
                 x[e[i].id] = -INFINITY;
         }
-        if (isfinite(lse) && !a->greedy) {
+        if (isfinite(all) && !a->greedy) {
             cairn_philox(&key, (uint32_t)i32(&prompt)[n], (uint32_t)i32(&sample)[n], (uint32_t)i32(&position)[n], word);
             u = (double)cairn_uniform(word[0]) * mass;
             for (int64_t v = 0; v < V; v++)
@@ -67,7 +72,7 @@ enum cairn_status cairn_sample_ref(struct cairn_stream *s, const struct cairn_sa
                 }
         }
         i32(&token)[n] = t;
-        f32(&logprob)[n] = (float)(at1(&logits, n)[t] * a->inv_temperature - lse);
+        f32(&logprob)[n] = (float)(at1(&logits, n)[t] * a->inv_temperature - all);
         if (sampled.p)
             f32(&sampled)[n] = kept < V && kept ? (float)(x[t] - head_ref_lse(x, V)) : f32(&logprob)[n];
     }

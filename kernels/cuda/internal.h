@@ -140,6 +140,10 @@ static inline int32_t *i32(const struct arg *a)
 {
     return (int32_t *)a->p;
 }
+static inline const uint8_t *u8(const struct arg *a)
+{
+    return (const uint8_t *)a->p;
+}
 static inline int64_t round_up(int64_t n, int64_t unit)
 {
     return (n + unit - 1) / unit * unit;

@@ -16,6 +16,7 @@
 struct drawing {
     const float *logits;
     int64_t stride;
+    const uint8_t *barred; /* (V) or NULL */
     const int32_t *prompt, *sample, *position;
     int32_t *token;
     float *logprob, *sampled;
@@ -55,6 +56,29 @@ __device__ static inline int keeps(const struct kept &w, float x, int64_t mass, 
 
     return (o > w.k.key || (o == w.k.key && id <= w.k.last)) && (o > w.p.key || (o == w.p.key && id <= w.p.last)) &&
            (float)mass >= w.least;
+}
+
+/* x of id v for the rules: a barred one is last in their order and has no mass. */
+__device__ static inline float scaled(const struct drawing &d, const float *l, int64_t v)
+{
+    return d.barred && d.barred[v] ? -INFINITY : __fmul_rn(l[v], d.scale);
+}
+
+/* head_load of what may be drawn. */
+__device__ static inline void load(const struct drawing &d, const float *l, int64_t first, int length, float x[8])
+{
+    int lane = threadIdx.x % 32;
+
+    head_load(l + first, length, d.scale, x);
+    if (!d.barred)
+        return;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        int at = 64 * (i / 2) + 2 * lane + i % 2;
+
+        if (at < length && d.barred[first + at])
+            x[i] = -INFINITY;
+    }
 }
 
 __device__ static inline int64_t warp_add(int64_t x)
@@ -98,7 +122,7 @@ __device__ static struct rule beginning(const struct drawing &d, const float *l,
         int64_t sum[3] = {0, 0, 0};
 
         for (int64_t v = threadIdx.x; v < d.V; v += THREADS) {
-            float x = __fmul_rn(l[v], d.scale);
+            float x = scaled(d, l, v);
             uint32_t o = (uint32_t)order(x) ^ 0x80000000u;
             int64_t weight = by_count ? 1 : mass_of(x, most);
 
@@ -112,7 +136,7 @@ __device__ static struct rule beginning(const struct drawing &d, const float *l,
     r.key = (int32_t)(t ^ 0x80000000u);
     r.last = HEAD_NO_ID;
     for (int64_t v = threadIdx.x; v < d.V; v += THREADS) {
-        float x = __fmul_rn(l[v], d.scale);
+        float x = scaled(d, l, v);
 
         above[0] += order(x) > r.key ? (by_count ? 1 : mass_of(x, most)) : 0;
     }
@@ -125,7 +149,7 @@ __device__ static struct rule beginning(const struct drawing &d, const float *l,
         int64_t first = head_tile(d.cut, t0, &length);
 
         for (int i = lane; i < length; i += 32)
-            n += order(__fmul_rn(l[first + i], d.scale)) == r.key;
+            n += order(scaled(d, l, first + i)) == r.key;
         n = (int)warp_add(n);
         if (lane == 0)
             tile_sum[t0] = n;
@@ -142,7 +166,7 @@ __device__ static struct rule beginning(const struct drawing &d, const float *l,
                 int64_t first = head_tile(d.cut, t0, &length);
 
                 for (int i0 = 0; i0 < length; i0 += 32) {
-                    int is = i0 + lane < length && order(__fmul_rn(l[first + i0 + lane], d.scale)) == r.key;
+                    int is = i0 + lane < length && order(scaled(d, l, first + i0 + lane)) == r.key;
                     unsigned all = __ballot_sync(0xffffffffu, is);
 
                     if (is && before + __popc(all & ((2u << lane) - 1)) == equals)
@@ -175,8 +199,8 @@ __device__ static inline uint32_t philox(const struct drawing &d, uint32_t a, ui
 }
 
 /* Lane's eight masses of a tile; 0 for what is not kept. *n: how many lane keeps. */
-__device__ static inline void masses(const float x[8], const struct kept &w, float most, int truncated, int64_t first, int length,
-                                     int64_t m[8], int *n)
+__device__ static inline void masses(const struct drawing &d, const float x[8], const struct kept &w, float most, int truncated,
+                                     int64_t first, int length, int64_t m[8], int *n)
 {
     int lane = threadIdx.x % 32;
 
@@ -184,7 +208,7 @@ __device__ static inline void masses(const float x[8], const struct kept &w, flo
     for (int i = 0; i < 8; i++) {
         int at = 64 * (i / 2) + 2 * lane + i % 2;
         int64_t mass = mass_of(x[i], most);
-        int is = at < length && (!truncated || keeps(w, x[i], mass, first + at));
+        int is = at < length && (!truncated || keeps(w, x[i], mass, first + at)) && !(d.barred && d.barred[first + at]);
 
         m[i] = is ? mass : 0;
         *n += is;
@@ -222,8 +246,8 @@ __device__ static int32_t walk(const struct drawing &d, const float *l, const st
     if (t < 0)
         return -1;
     first = head_tile(d.cut, t, &length);
-    head_load(l + first, length, d.scale, x);
-    masses(x, w, most, truncated, first, length, m, &n);
+    load(d, l, first, length, x);
+    masses(d, x, w, most, truncated, first, length, m, &n);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         int64_t mine = m[2 * i] + m[2 * i + 1], sum = mine;
@@ -252,13 +276,13 @@ __global__ void __launch_bounds__(THREADS) draw_rows(const struct drawing d)
     extern __shared__ __align__(16) unsigned char shared[];
     struct head_part *part = (struct head_part *)shared;
     int64_t *tile_sum = (int64_t *)(part + d.cut.tiles);
-    __shared__ struct head_row shared_row;
+    __shared__ struct head_row shared_row, shared_drawn;
     __shared__ int32_t shared_id;
     const float *l = d.logits + blockIdx.x * d.stride;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32,
         truncated = (d.top_k > 0 && d.top_k < d.V) || d.top_p < 1.0f || d.min_p > 0.0f;
     struct kept w = {{(int32_t)0x80000000, HEAD_NO_ID}, {(int32_t)0x80000000, HEAD_NO_ID}, -1.0f};
-    struct head_row row;
+    struct head_row row, drawn; /* of all ids; of those that may be drawn */
     int64_t sum[2] = {0, 0};
     int32_t chosen;
 
@@ -280,20 +304,41 @@ __global__ void __launch_bounds__(THREADS) draw_rows(const struct drawing d)
             shared_row = row;
     }
     __syncthreads();
-    row = shared_row;
-    chosen = row.argmax;
-    if (isfinite(row.lse) && (truncated || !d.greedy)) {
+    drawn = row = shared_row;
+    if (d.barred && isfinite(row.lse)) {
+        for (int t = warp; t < d.cut.tiles; t += WARPS) {
+            int length;
+            int64_t first = head_tile(d.cut, t, &length);
+            struct head_part p;
+            float x[8];
+
+            load(d, l, first, length, x);
+            p = head_part_of(x, first, length, 0);
+            if (lane == 0)
+                part[t] = p;
+        }
+        __syncthreads();
+        if (warp == 0) {
+            drawn = head_row_of(part, d.cut, 0);
+            if (lane == 0)
+                shared_drawn = drawn;
+        }
+        __syncthreads();
+        drawn = shared_drawn;
+    }
+    chosen = drawn.argmax;
+    if (isfinite(row.lse) && (truncated || d.barred || !d.greedy)) {
         if (truncated && d.top_p < 1.0f) {
             double share;
 
             for (int64_t v = threadIdx.x; v < d.V; v += THREADS)
-                sum[0] += mass_of(__fmul_rn(l[v], d.scale), row.most);
+                sum[0] += mass_of(scaled(d, l, v), drawn.most);
             block_add(sum);
             share = ceil((double)d.top_p * (double)sum[0]);
-            w.p = beginning(d, l, row.most, 0, share < 1.0 ? 1 : share > (double)sum[0] ? sum[0] : (int64_t)share, tile_sum);
+            w.p = beginning(d, l, drawn.most, 0, share < 1.0 ? 1 : share > (double)sum[0] ? sum[0] : (int64_t)share, tile_sum);
         }
         if (truncated && d.top_k > 0 && d.top_k < d.V)
-            w.k = beginning(d, l, row.most, 1, d.top_k, tile_sum);
+            w.k = beginning(d, l, drawn.most, 1, d.top_k, tile_sum);
         if (d.min_p > 0.0f)
             w.least = __fmul_rn(d.min_p, UNIT);
         sum[0] = sum[1] = 0;
@@ -302,8 +347,8 @@ __global__ void __launch_bounds__(THREADS) draw_rows(const struct drawing d)
             int64_t first = head_tile(d.cut, t, &length), m[8], mine = 0;
             float x[8];
 
-            head_load(l + first, length, d.scale, x);
-            masses(x, w, row.most, truncated, first, length, m, &n);
+            load(d, l, first, length, x);
+            masses(d, x, w, drawn.most, truncated, first, length, m, &n);
 #pragma unroll
             for (int i = 0; i < 8; i++)
                 mine += m[i];
@@ -318,10 +363,10 @@ __global__ void __launch_bounds__(THREADS) draw_rows(const struct drawing d)
             uint32_t u =
                 philox(d, (uint32_t)d.prompt[blockIdx.x], (uint32_t)d.sample[blockIdx.x], (uint32_t)d.position[blockIdx.x]);
             double uniform = (double)(((float)(u >> 9) + 0.5f) * 0x1p-23f);
-            int32_t id = walk(d, l, w, row.most, truncated, (int64_t)__dmul_rn(uniform, (double)sum[0]), tile_sum);
+            int32_t id = walk(d, l, w, drawn.most, truncated, (int64_t)__dmul_rn(uniform, (double)sum[0]), tile_sum);
 
             if (lane == 0)
-                shared_id = id < 0 ? row.argmax : id;
+                shared_id = id < 0 ? drawn.argmax : id;
         }
         __syncthreads();
         if (!d.greedy)
@@ -344,10 +389,10 @@ __global__ void __launch_bounds__(THREADS) draw_rows(const struct drawing d)
             struct head_part p;
             float x[8];
 
-            head_load(l + first, length, d.scale, x);
+            load(d, l, first, length, x);
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                if (!keeps(w, x[i], mass_of(x[i], row.most), first + 64 * (i / 2) + 2 * lane + i % 2))
+                if (truncated && !keeps(w, x[i], mass_of(x[i], drawn.most), first + 64 * (i / 2) + 2 * lane + i % 2))
                     x[i] = -INFINITY;
             p = head_part_of(x, first, length, 0);
             if (lane == 0)
@@ -372,7 +417,8 @@ extern "C" enum cairn_status cairn_sample_cuda(struct cairn_stream *s, const str
                position = call_arg(&c, "position", &a->position, T_I32, 1, &N),
                token = call_arg(&c, "token", &a->token, OUT | T_I32, 1, &N),
                logprob = call_arg(&c, "logprob", &a->logprob, OUT | T_F32, 1, &N),
-               sampled = call_arg(&c, "logprob_sampled", &a->logprob_sampled, OUT | ABSENT | T_F32, 1, &N);
+               sampled = call_arg(&c, "logprob_sampled", &a->logprob_sampled, OUT | ABSENT | T_F32, 1, &N),
+               barred = call_arg(&c, "barred", &a->barred, ABSENT | T_U8, 1, &V);
 
     if (call_ok(&c) && (a->segments < 1 || a->segments > 4096 || (a->segments & (a->segments - 1)) || V < 1 || V % a->segments))
         call_fail(&c, "vocabulary of %lld in %d segments", (long long)V, a->segments);
@@ -381,6 +427,7 @@ extern "C" enum cairn_status cairn_sample_cuda(struct cairn_stream *s, const str
         int64_t bytes;
 
         d.logits = f32(&logits), d.stride = logits.s[0];
+        d.barred = u8(&barred);
         d.prompt = i32(&prompt), d.sample = i32(&sample), d.position = i32(&position);
         d.token = i32(&token), d.logprob = f32(&logprob), d.sampled = f32(&sampled);
         d.cut = head_cut(V, a->segments);

@@ -11,6 +11,7 @@ void cairn_prompting_close(struct cairn_prompting *p)
     for (int i = 0; i < p->texts; i++)
         free(p->text[i]);
     free(p->text);
+    free(p->barred);
     cairn_ids_free(&p->stop);
     cairn_template_destroy(p->template);
     cairn_tokenizer_free(p->tokenizer);
@@ -34,6 +35,8 @@ static enum cairn_status stop_add(struct cairn_prompting *p, const struct cairn_
     }
     if (id < 0 || id >= c->vocab)
         return cairn_recipe_fail(r, "rollout.stop", err, "id %lld is outside the model's vocabulary of %lld", (long long)id, (long long)c->vocab);
+    if (p->barred && p->barred[id])
+        return cairn_recipe_fail(r, "rollout.stop", err, "the tokenizer has no id %lld, so it is never sampled", (long long)id);
     return cairn_ids_push(&p->stop, (int32_t)id) ? CAIRN_OK : CAIRN_NOMEM(err);
 }
 
@@ -52,13 +55,33 @@ static enum cairn_status stops_find(struct cairn_prompting *p, const struct cair
             st = stop_add(p, r, json_array_get(list, i), c, err);
     } else {
         st = cairn_template_stop_ids(p->template, p->tokenizer, &p->stop, err);
-        for (int i = 0; st == CAIRN_OK && !p->stop.n && i < c->stops; i++)
-            if (!cairn_ids_push(&p->stop, c->stop[i]))
+        for (int i = 0, none = !p->stop.n; st == CAIRN_OK && none && i < c->stops; i++)
+            if (!(p->barred && p->barred[c->stop[i]]) && !cairn_ids_push(&p->stop, c->stop[i]))
                 st = CAIRN_NOMEM(err);
     }
     if (st == CAIRN_OK && !p->stop.n && !p->texts)
         st = cairn_recipe_fail(r, "rollout.stop", err, "name what ends a response: template and model have no stop token");
     return st;
+}
+
+enum cairn_status cairn_prompting_bar(struct cairn_prompting *p, int64_t vocab, struct cairn_error *err)
+{
+    int64_t n = 0;
+    size_t len;
+
+    free(p->barred);
+    p->barred = calloc((size_t)vocab + 1, 1);
+    if (!p->barred)
+        return CAIRN_NOMEM(err);
+    for (int64_t id = 0; id < vocab; id++)
+        n += p->barred[id] = id > INT32_MAX || !cairn_tokenizer_token_bytes(p->tokenizer, (int32_t)id, &len);
+    if (n == vocab)
+        return cairn_fail(err, CAIRN_EDATA, "the tokenizer has none of the model's %lld ids", (long long)vocab);
+    if (!n) {
+        free(p->barred);
+        p->barred = NULL;
+    }
+    return CAIRN_OK;
 }
 
 enum cairn_status cairn_prompting_open(struct cairn_prompting *p, const struct cairn_recipe *recipe, const char *tokenizer,
@@ -69,6 +92,7 @@ enum cairn_status cairn_prompting_open(struct cairn_prompting *p, const struct c
 
     memset(p, 0, sizeof *p);
     TRY(cairn_tokenizer_load(&p->tokenizer, tokenizer, err));
+    TRY(cairn_prompting_bar(p, c->vocab, err));
     st = cairn_template_parse(&p->template, cairn_recipe_str(recipe, "data.template"), &o, err);
     if (st == CAIRN_OK)
         st = cairn_template_check(p->template, p->tokenizer, err);

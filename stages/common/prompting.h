@@ -4,6 +4,9 @@
  * What ends a response: token ids, and strings. A string that names an added token of the tokenizer means that token; any other ends the
  * response with the token that completes it, wherever token borders lie (it stays in the response, like a stop token).
  *
+ * A model's embedding may have more rows than the tokenizer has ids: those ids take part in every log-probability, as in training, but a
+ * response that holds one could not be read, so they are barred.
+ *
  * Memory: the struct owns everything but the prompt files.
  */
 #ifndef CAIRN_STAGES_COMMON_PROMPTING_H
@@ -21,8 +24,11 @@ struct cairn_prompting {
     struct cairn_ids stop;  /* ids that end a response */
     char **text;            /* (texts) strings that do */
     int texts;
+    uint8_t *barred; /* (vocabulary of the model) 1: the tokenizer has no such id, so it is never sampled; NULL: it has all */
 };
 
+/* Fills in barred from the tokenizer. */
+enum cairn_status cairn_prompting_bar(struct cairn_prompting *p, int64_t vocab, struct cairn_error *err);
 /* data.template and its options, rollout.stop. Without stop tokens of the recipe or the template: the model's own (eos_token_id); without
  * those, too, CAIRN_ERECIPE. */
 enum cairn_status cairn_prompting_open(struct cairn_prompting *p, const struct cairn_recipe *recipe, const char *tokenizer,

@@ -25,6 +25,7 @@ void cairn_rollouts_free(struct cairn_rollouts *r)
     free(r->finish);
     free(r->used);
     free(r->verdict);
+    free(r->value);
     memset(r, 0, sizeof *r);
 }
 
@@ -91,7 +92,7 @@ out:
 }
 
 static enum cairn_status unit_add(struct cairn_rollouts *r, struct cairn_reader *from, int unit, int64_t *tokens, int64_t *responses,
-                                  int sampled, int logprobs, struct cairn_error *err)
+                                  int sampled, int logprobs, int value, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     int64_t n, t, mine = 0, *offsets = NULL;
@@ -116,7 +117,8 @@ static enum cairn_status unit_add(struct cairn_rollouts *r, struct cairn_reader 
             TRY(cairn_fail(err, CAIRN_EDATA, "%s: unit %d: rollout %lld has impossible offsets", cairn_reader_path(from), unit, (long long)i));
         mine += offsets[i + 1] - offsets[i] - prompt;
     }
-    if (cairn_unit_has(from, unit, "logprobs") != logprobs || cairn_unit_has(from, unit, "logprobs_sampled") != sampled)
+    if (cairn_unit_has(from, unit, "logprobs") != logprobs || cairn_unit_has(from, unit, "logprobs_sampled") != sampled ||
+        cairn_unit_has(from, unit, "value") != value)
         TRY(cairn_fail(err, CAIRN_EDATA, "%s: unit %d has other columns than unit 0: log-probabilities are of all rollouts or of none",
                        cairn_reader_path(from), unit));
     for (int64_t i = 0; i <= n; i++)
@@ -125,6 +127,8 @@ static enum cairn_status unit_add(struct cairn_rollouts *r, struct cairn_reader 
         TRY(CAIRN_NOMEM(err));
     if (logprobs)
         TRY(column_add(from, unit, "logprobs", CAIRN_F32, (void **)&r->logprobs, *responses, mine, NULL, err));
+    if (value)
+        TRY(column_add(from, unit, "value", CAIRN_F32, (void **)&r->value, r->n, n, NULL, err));
     if (sampled)
         TRY(column_add(from, unit, "logprobs_sampled", CAIRN_F32, (void **)&r->logprobs_sampled, *responses, mine, NULL, err));
     r->n += n;
@@ -139,14 +143,15 @@ enum cairn_status cairn_rollouts_load(struct cairn_rollouts *r, struct cairn_rea
 {
     enum cairn_status st = CAIRN_OK;
     int64_t tokens = 0, responses = 0;
-    int units, logprobs, sampled;
+    int units, logprobs, sampled, value;
 
     memset(r, 0, sizeof *r);
     TRY(cairn_unit_count(from, &units, err));
     logprobs = units > 0 && cairn_unit_has(from, 0, "logprobs");
     sampled = units > 0 && cairn_unit_has(from, 0, "logprobs_sampled");
+    value = units > 0 && cairn_unit_has(from, 0, "value");
     for (int u = 0; u < units; u++)
-        TRY(unit_add(r, from, u, &tokens, &responses, sampled, logprobs, err));
+        TRY(unit_add(r, from, u, &tokens, &responses, sampled, logprobs, value, err));
     if (!units && !(r->offsets = calloc(1, sizeof *r->offsets)))
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_rollouts_finish(r, cairn_reader_path(from), err));
@@ -168,13 +173,15 @@ enum cairn_status cairn_rollouts_write(const struct cairn_rollouts *r, int64_t b
         return CAIRN_NOMEM(err);
     for (int64_t i = 0; i <= n; i++)
         offsets[i] = r->offsets[begin + i] - t0;
-    struct cairn_column c[11] = {
+    struct cairn_column c[12] = {
         {"tokens", CAIRN_I32, r->tokens + t0, t1 - t0},       {"offsets", CAIRN_I64, offsets, n + 1},
         {"prompt_length", CAIRN_I32, r->prompt_length + begin, n}, {"prompt_id", CAIRN_I64, r->prompt_id + begin, n},
         {"group", CAIRN_I32, r->group + begin, n},            {"sample", CAIRN_I32, r->sample + begin, n},
         {"finish", CAIRN_U8, r->finish + begin, n},           {"used", CAIRN_U8, r->used + begin, n},
         {"verdict", CAIRN_U8, r->verdict + begin, n},
     };
+    if (r->value)
+        c[columns++] = (struct cairn_column){"value", CAIRN_F32, r->value + begin, n};
     if (r->logprobs)
         c[columns++] = (struct cairn_column){"logprobs", CAIRN_F32, r->logprobs + r0, r1 - r0};
     if (r->logprobs_sampled)

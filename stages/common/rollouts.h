@@ -13,6 +13,7 @@
  *   finish u8 (n)             enum cairn_finish
  *   used u8 (n)               1: trained on; 0: stored only (surplus of dynamic sampling, dropped groups)
  *   verdict i8 as u8 (n)      dynamic sampling asked: 0 wrong, 1 right; 255: not asked
+ *   value f32 (n)             dynamic sampling asked: how right, 0 to 1 (the verdict, unless its grader tells more finely); else absent
  * Rollouts of a group stand together, samples ascending. content: "units", "rollouts", "groups", "temperature", "policy" (hex digest of
  * the policy that sampled; absent for rollouts from outside), "cursor" (stages/rollout/cursor.h) and counts.
  */
@@ -36,6 +37,7 @@ struct cairn_rollouts {
     int64_t *prompt_id;
     int32_t *group, *sample;
     uint8_t *finish, *used, *verdict;
+    float *value; /* or NULL */
 };
 
 static inline int64_t cairn_rollout_length(const struct cairn_rollouts *r, int64_t i) /* response tokens */

@@ -46,7 +46,8 @@ struct cairn_engine {
     int32_t *stop;
     struct cairn_cache *cache;
     struct cairn_pass *pass;
-    struct cairn_buffer *buf;
+    struct cairn_buffer *buf, *bars; /* bars: NULL, or `barred` */
+    struct cairn_tensor barred;      /* (V) */
     struct cairn_tensor prompt, sample, position, token, logprob, sampled; /* (batch), LINES lines of buf in this order */
     int slots, pages, ahead; /* ahead: prompts kept at once whatever waits */
     int kept, promised;
@@ -76,6 +77,20 @@ static enum cairn_status device_rows(struct cairn_engine *e, struct cairn_error 
         TRY(cairn_tensor_view(i32[i], e->buf, at, CAIRN_I32, 1, &n, err));
     for (int i = 0; i < 2; i++, at += line)
         TRY(cairn_tensor_view(f32[i], e->buf, at, CAIRN_F32, 1, &n, err));
+out:
+    return st;
+}
+
+static enum cairn_status bars_make(struct cairn_engine *e, struct cairn_error *err)
+{
+    const int64_t V = e->m.config->vocab;
+    enum cairn_status st = CAIRN_OK;
+
+    if (!e->o.barred)
+        return CAIRN_OK;
+    TRY(cairn_buffer_create(e->m.k->dev, (size_t)V, &e->bars, err));
+    TRY(cairn_tensor_view(&e->barred, e->bars, 0, CAIRN_U8, 1, &V, err));
+    TRY(cairn_tensor_set(&e->m.k->stream, &e->barred, e->o.barred, (size_t)V, err));
 out:
     return st;
 }
@@ -187,6 +202,7 @@ enum cairn_status cairn_engine_create(struct cairn_engine **out, const struct ca
     TRY(cairn_cache_create(&e->cache, m->config, m->k, &cache, err));
     TRY(cairn_pass_create(&e->pass, &e->m, &pass, err));
     TRY(device_rows(e, err));
+    TRY(bars_make(e, err));
     *out = e;
     e = NULL;
 out:
@@ -245,6 +261,7 @@ void cairn_engine_destroy(struct cairn_engine *e)
         free(e->living[i].sampled);
     }
     cairn_buffer_destroy(e->buf);
+    cairn_buffer_destroy(e->bars);
     cairn_pass_destroy(e->pass);
     cairn_cache_destroy(e->cache);
     free(e->living);
@@ -510,6 +527,8 @@ static enum cairn_status draw(struct cairn_engine *e, const struct cairn_tensor 
     struct cairn_tensor in, out;
     enum cairn_status st = CAIRN_OK;
 
+    if (e->bars)
+        a.barred = e->barred;
     if (e->o.sampled)
         a.logprob_sampled = cairn_tensor_slice(&e->sampled, 0, 0, n);
     for (int i = 0; i < n; i++) {

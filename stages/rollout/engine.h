@@ -37,6 +37,7 @@ struct cairn_engine_opts {
     int top_k, greedy;
     int graphs;            /* 1: calls of sizes that come again are enqueued as one thing, where the device can; equal bits */
     int sampled;           /* 1: also the log-probabilities over what truncation left */
+    const uint8_t *barred; /* (vocabulary) 1: never sampled; NULL: none. Copied to the device */
     const int32_t *stop;   /* (stops) ids that end a response; copied */
     int stops;
     /* Further ways to end: 1 if the response of n tokens is complete with its last one. May be NULL. */

@@ -145,7 +145,8 @@ static const char *grader_of(const struct rollout *x, int64_t prompt_id)
 }
 
 /* The verdicts that the score stage will give, too: same text, same grader, same markers. */
-static enum cairn_status grade(void *arg, int64_t prompt_id, const struct cairn_response *r, int n, uint8_t *verdict, struct cairn_error *err)
+static enum cairn_status grade(void *arg, int64_t prompt_id, const struct cairn_response *r, int n, uint8_t *verdict, float *value,
+                               struct cairn_error *err)
 {
     struct rollout *x = arg;
     const struct cairn_prompt *p = cairn_prompts_find(x->files, x->nfiles, prompt_id);
@@ -166,6 +167,7 @@ static enum cairn_status grade(void *arg, int64_t prompt_id, const struct cairn_
         TRY(cairn_grader_process_grade(x->ctx->graders, grader_of(x, prompt_id), &o, p->answer, p->answer_bytes, cairn_str_z(&x->text),
                                        x->text.len, &v, err));
         verdict[s] = v.match != 0;
+        value[s] = (float)v.value;
     }
 out:
     return st;

@@ -10,8 +10,11 @@ struct sample {
     int32_t *tokens;
     float *logprobs, *sampled; /* behind tokens, in one block */
     int64_t n;
+    float value; /* dynamic */
     uint8_t finish, verdict, there;
 };
+
+#define TOLERANCE 1e-6 /* of raw rewards that are finer than verdicts */
 
 struct group {
     int64_t prompt_id;
@@ -20,7 +23,7 @@ struct group {
     int missing;           /* samples */
     int repeat;
     double least, most;    /* dynamic: raw rewards */
-    uint8_t right;         /* dynamic: verdict of sample 0 */
+    uint8_t right, fine;   /* dynamic: verdict of sample 0; some value is finer than a verdict */
     uint8_t judged, used;  /* used: known when everything before it is judged */
     uint8_t adopted, told; /* taken over from another attempt; came out in cairn_units_news, or from there */
     int64_t tokens, capped;
@@ -200,20 +203,24 @@ int cairn_units_count(const struct cairn_units *u)
 
 static int mixed(const struct group *g)
 {
-    return g->least != g->most;
+    return g->fine ? g->most - g->least > TOLERANCE : g->least != g->most;
 }
 
 /* Sample s of the group came out like this. */
-static void result_add(const struct cairn_units *u, struct group *g, int s, int64_t tokens, uint8_t finish, uint8_t verdict)
+static void result_add(const struct cairn_units *u, struct group *g, int s, int64_t tokens, uint8_t finish, float value)
 {
-    double raw = u->o.truncated_zero && finish == CAIRN_FINISH_LENGTH ? 0 : verdict == 1 ? u->o.right : u->o.wrong;
+    int verdict = value == 0 || value == 1;
+    double raw = u->o.truncated_zero && finish == CAIRN_FINISH_LENGTH ? 0
+                 : verdict                                            ? (value == 1 ? u->o.right : u->o.wrong)
+                                                                      : u->o.wrong + (double)value * (u->o.right - u->o.wrong);
 
     g->tokens += tokens;
     g->capped += finish == CAIRN_FINISH_LENGTH;
     if (!s) {
         g->least = g->most = raw;
-        g->right = verdict == 1;
+        g->right = value == 1;
     }
+    g->fine |= !verdict;
     g->least = raw < g->least ? raw : g->least;
     g->most = raw > g->most ? raw : g->most;
 }
@@ -234,9 +241,10 @@ static enum cairn_status judge(struct cairn_units *u, struct group *g, struct ca
     int n = u->o.samples;
     struct cairn_response *r = NULL;
     uint8_t *verdict = malloc((size_t)n);
+    float *value = calloc((size_t)n, sizeof *value);
     enum cairn_status st = CAIRN_OK;
 
-    if (!verdict)
+    if (!verdict || !value)
         TRY(CAIRN_NOMEM(err));
     memset(verdict, CAIRN_VERDICT_UNASKED, (size_t)n);
     if (u->o.dynamic) {
@@ -245,16 +253,18 @@ static enum cairn_status judge(struct cairn_units *u, struct group *g, struct ca
             TRY(CAIRN_NOMEM(err));
         for (int s = 0; s < n; s++)
             r[s] = (struct cairn_response){.sample = s, .n = g->sample[s].n, .tokens = g->sample[s].tokens, .finish = g->sample[s].finish};
-        TRY(u->o.grade(u->o.arg, g->prompt_id, r, n, verdict, err));
+        TRY(u->o.grade(u->o.arg, g->prompt_id, r, n, verdict, value, err));
     }
     for (int s = 0; s < n; s++) {
         g->sample[s].verdict = verdict[s];
-        result_add(u, g, s, g->sample[s].n, g->sample[s].finish, verdict[s]);
+        g->sample[s].value = value[s];
+        result_add(u, g, s, g->sample[s].n, g->sample[s].finish, value[s]);
     }
     g->judged = 1;
 out:
     free(r);
     free(verdict);
+    free(value);
     return st;
 }
 
@@ -269,10 +279,12 @@ static int64_t unit_end(const struct cairn_units *u, int64_t unit)
 
 static char *unit_identity(const struct cairn_units *u, int64_t unit)
 {
-    return cairn_format("groups %lld to %lld, %s", (long long)unit * CAIRN_UNIT_GROUPS, (long long)unit_end(u, unit), u->identity);
+    return cairn_format("groups %lld to %lld%s, %s", (long long)unit * CAIRN_UNIT_GROUPS, (long long)unit_end(u, unit), u->o.dynamic ? ", valued" : "",
+                        u->identity);
 }
 
-static enum cairn_status rollouts_alloc(struct cairn_rollouts *r, int64_t n, int64_t tokens, int64_t responses, int sampled, struct cairn_error *err)
+static enum cairn_status rollouts_alloc(struct cairn_rollouts *r, int64_t n, int64_t tokens, int64_t responses, int sampled, int valued,
+                                        struct cairn_error *err)
 {
     size_t m = (size_t)n + 1;
 
@@ -287,8 +299,9 @@ static enum cairn_status rollouts_alloc(struct cairn_rollouts *r, int64_t n, int
                                  .sample = calloc(m, sizeof *r->sample),
                                  .finish = calloc(m, 1),
                                  .used = calloc(m, 1),
-                                 .verdict = calloc(m, 1)};
-    if (!r->offsets || !r->tokens || !r->logprobs || (sampled && !r->logprobs_sampled) || !r->prompt_length || !r->prompt_id || !r->group ||
+                                 .verdict = calloc(m, 1),
+                                 .value = valued ? calloc(m, sizeof *r->value) : NULL};
+    if (!r->offsets || !r->tokens || !r->logprobs || (sampled && !r->logprobs_sampled) || (valued && !r->value) || !r->prompt_length || !r->prompt_id || !r->group ||
         !r->sample || !r->finish || !r->used || !r->verdict)
         return CAIRN_NOMEM(err);
     return CAIRN_OK;
@@ -304,7 +317,7 @@ static enum cairn_status unit_columns(const struct cairn_units *u, int64_t begin
         responses += u->group[g].tokens;
         tokens += u->group[g].tokens + u->group[g].ids.n * u->o.samples;
     }
-    TRY(rollouts_alloc(r, (end - begin) * u->o.samples, tokens, responses, u->o.sampled, err));
+    TRY(rollouts_alloc(r, (end - begin) * u->o.samples, tokens, responses, u->o.sampled, u->o.dynamic, err));
     tokens = 0;
     for (int64_t k = begin; k < end; k++)
         for (int s = 0; s < u->o.samples; s++, i++) {
@@ -327,6 +340,8 @@ static enum cairn_status unit_columns(const struct cairn_units *u, int64_t begin
             r->finish[i] = x->finish;
             r->used[i] = g->used;
             r->verdict[i] = x->verdict;
+            if (r->value)
+                r->value[i] = x->value;
         }
     TRY(cairn_rollouts_finish(r, "rollouts", err));
 out:
@@ -455,22 +470,24 @@ static enum cairn_status unit_read(struct cairn_units *u, const struct cairn_sha
     int64_t begin = unit * CAIRN_UNIT_GROUPS, end = unit_end(u, unit), n = (end - begin) * u->o.samples;
     int64_t *offsets = malloc(((size_t)n + 1) * sizeof *offsets), *prompt = malloc((size_t)n * sizeof *prompt + 1);
     int32_t *length = malloc((size_t)n * sizeof *length + 1);
-    uint8_t *finish = malloc((size_t)n + 1), *verdict = malloc((size_t)n + 1);
+    uint8_t *finish = malloc((size_t)n + 1);
+    float *value = calloc((size_t)n + 1, sizeof *value);
     enum cairn_status st = CAIRN_OK;
 
-    if (!offsets || !prompt || !length || !finish || !verdict)
+    if (!offsets || !prompt || !length || !finish || !value)
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_unit_column(u->dir, e, (int)unit, "offsets", CAIRN_I64, n + 1, offsets, err));
     TRY(cairn_unit_column(u->dir, e, (int)unit, "prompt_id", CAIRN_I64, n, prompt, err));
     TRY(cairn_unit_column(u->dir, e, (int)unit, "prompt_length", CAIRN_I32, n, length, err));
     TRY(cairn_unit_column(u->dir, e, (int)unit, "finish", CAIRN_U8, n, finish, err));
-    TRY(cairn_unit_column(u->dir, e, (int)unit, "verdict", CAIRN_U8, n, verdict, err));
+    if (u->o.dynamic)
+        TRY(cairn_unit_column(u->dir, e, (int)unit, "value", CAIRN_F32, n, value, err));
     for (int64_t i = 0; i < n; i++) {
         struct group *g = &u->group[begin + i / u->o.samples];
 
         if (prompt[i] != g->prompt_id || offsets[i + 1] - offsets[i] < length[i] || length[i] != g->ids.n)
             TRY(cairn_fail(err, CAIRN_EDATA, "%s: rollout %lld is of another prompt", e->file, (long long)i));
-        result_add(u, g, (int)(i % u->o.samples), offsets[i + 1] - offsets[i] - length[i], finish[i], verdict[i]);
+        result_add(u, g, (int)(i % u->o.samples), offsets[i + 1] - offsets[i] - length[i], finish[i], value[i]);
     }
     for (int64_t g = begin; g < end; g++) {
         u->group[g].judged = u->group[g].used = u->group[g].adopted = 1; /* used, dynamic: decide() says */
@@ -483,7 +500,7 @@ out:
     free(prompt);
     free(length);
     free(finish);
-    free(verdict);
+    free(value);
     return st;
 }
 
@@ -559,14 +576,14 @@ out:
 struct news {
     int64_t group, tokens, capped;
     double least, most;
-    int32_t right, adopted;
+    int32_t right, adopted, fine, nothing;
 };
 
 enum cairn_status cairn_units_news(struct cairn_units *u, struct cairn_str *out, struct cairn_error *err)
 {
     for (int64_t i = 0; i < u->n; i++) {
         struct group *g = &u->group[i];
-        const struct news n = {i, g->tokens, g->capped, g->least, g->most, g->right, g->adopted};
+        const struct news n = {i, g->tokens, g->capped, g->least, g->most, g->right, g->adopted, g->fine, 0};
 
         if (!g->judged || g->told)
             continue;
@@ -596,6 +613,7 @@ enum cairn_status cairn_units_learn(struct cairn_units *u, const char *p, size_t
         g->least = n.least;
         g->most = n.most;
         g->right = n.right != 0;
+        g->fine = n.fine != 0;
         g->adopted = n.adopted != 0;
         g->judged = g->told = 1;
         g->missing = 0;

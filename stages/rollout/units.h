@@ -3,7 +3,7 @@
  * Unit u is groups 8u .. 8u+7 of the list (the last unit may have fewer), one shard, written once all its groups are whole, so that a later
  * attempt adopts it. Which unit a group belongs to, and what stands in it, depends on the list alone.
  *
- * Dynamic sampling: a group is kept if its raw rewards are mixed and fewer than `want` groups before it in the list are. So what is
+ * Dynamic sampling: a group is kept if its raw rewards are mixed (verdicts: not all equal; finer values: further apart than 1e-6) and fewer than `want` groups before it in the list are. So what is
  * kept depends on what stands before it only, and a unit can be written when everything before it is known.
  *
  * Work that is split: a process says which units are made elsewhere, by other ranks or other tasks; it neither adopts nor writes those. Ranks tell
@@ -30,14 +30,15 @@ struct cairn_units_opts {
     int64_t want;              /* groups to keep */
     int dynamic;               /* 1: keep mixed ones; 0: keep all */
     int sampled;               /* 1: log-probabilities over what truncation left are stored, too */
-    double right, wrong;       /* dynamic: raw rewards of verdicts; mixed means that they are not all equal */
+    double right, wrong;       /* dynamic: raw rewards of verdicts, on a line between them for finer ones; mixed means not all equal */
     int truncated_zero;        /* score.reward.truncated: zero - a capped response's raw reward is 0 */
     const char *identity;      /* what shards must agree in beyond the artefact's identity: the fingerprint; copied */
     const char *dir;           /* of the artefact; copied */
     struct cairn_attempt *attempt;   /* borrowed */
     struct cairn_manifest *manifest; /* gets the shards' entries; borrowed */
-    /* dynamic: grades all samples of a whole group; verdict (samples) 0 or 1. */
-    enum cairn_status (*grade)(void *arg, int64_t prompt_id, const struct cairn_response *r, int n, uint8_t *verdict, struct cairn_error *err);
+    /* dynamic: grades all samples of a whole group; verdict (samples) 0 or 1; value (samples) 0 to 1, how right. */
+    enum cairn_status (*grade)(void *arg, int64_t prompt_id, const struct cairn_response *r, int n, uint8_t *verdict, float *value,
+                               struct cairn_error *err);
     void *arg;
 };
 

@@ -287,7 +287,7 @@ static struct draws make_draws(struct lab *l, int n, int v)
     thing_up(l, d.sample);
     thing_up(l, d.position);
     d.a = (struct cairn_sample){
-        d.logits->t, d.prompt->t, d.sample->t, d.position->t, d.token->t, d.logprob->t, d.sampled->t, 99, 3, 1, 1, 0, 0, 0, 1};
+        d.logits->t, d.prompt->t, d.sample->t, d.position->t, d.token->t, d.logprob->t, d.sampled->t, 99, 3, 1, 1, 0, 0, 0, 1, {0}};
     return d;
 }
 
@@ -376,6 +376,67 @@ static void truncation_is_right(struct lab *l)
                     other += *thing_i(ref, i) != *thing_i(d.token, i);
                 assert_int_equal(other, 0);
             }
+            lab_clear(l);
+        }
+}
+
+/* Barred ids: as if the logits had not been there, but for the log-probability, which is of the full vocabulary. Among them the likeliest. */
+static void barred_are_never_drawn(struct lab *l)
+{
+    static const struct {
+        int top_k, greedy;
+        float top_p, min_p;
+    } rules[] = {{0, 0, 1, 0}, {0, 1, 1, 0}, {3, 0, 1, 0}, {0, 0, 0.7f, 0}, {0, 0, 1, 0.1f}, {5, 0, 0.9f, 0.01f}};
+    static const int vs[] = {2, 50, 333, 2331};
+
+    for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
+        for (int k = 0; k < 4; k++) {
+            enum { N = 40 };
+            int v = vs[k], best = 0;
+            struct draws d = make_draws(l, N, v), e = make_draws(l, N, v);
+            struct thing *barred = thing_new(l, CAIRN_U8, 0, 1, v), *ref = thing_like(l, d.token, 1), *lp = thing_like(l, d.sampled, 1),
+                         *full = thing_like(l, d.logprob, 1);
+            struct cairn_sample a;
+
+            thing_normal(l, d.logits, 2);
+            for (int j = 0; j < v; j++)
+                barred->h[j] = j % 3 == 1;
+            thing_up(l, barred);
+            for (int i = 0; i < N; i++) { /* a barred one is far ahead in some rows */
+                if (i % 4 == 0)
+                    *thing_f(d.logits, (int64_t)i * v + 1) = i % 8 ? 40 : 400;
+                for (int j = 0; j < v; j++) /* e: the same without them, to the back-end's own rules */
+                    *thing_f(e.logits, (int64_t)i * v + j) = barred->h[j] ? -INFINITY : *thing_f(d.logits, (int64_t)i * v + j);
+            }
+            thing_up(l, d.logits), thing_up(l, e.logits);
+            d.a.top_k = e.a.top_k = rules[r].top_k, d.a.top_p = e.a.top_p = rules[r].top_p, d.a.min_p = e.a.min_p = rules[r].min_p;
+            d.a.greedy = e.a.greedy = rules[r].greedy;
+            d.a.barred = barred->t;
+            LAB_OK(l, l->fast->sample(&l->c.stream, &d.a, &l->err));
+            LAB_OK(l, l->fast->sample(&l->c.stream, &e.a, &l->err));
+            a = d.a, a.token = ref->t, a.logprob_sampled = lp->t, a.logprob = full->t;
+            LAB_OK(l, l->ref->sample(&l->c.stream, &a, &l->err));
+            thing_down(l, d.token), thing_down(l, d.logprob), thing_down(l, d.sampled), thing_down(l, e.token), thing_down(l, e.sampled);
+            thing_down(l, ref), thing_down(l, lp), thing_down(l, full);
+            for (int i = 0; i < N; i++) {
+                const float *x = thing_f(d.logits, (int64_t)i * v);
+                int t = *thing_i(d.token, i);
+                double Z = 0, most = x[0];
+
+                assert_true(t >= 0 && t < v && !barred->h[t]);
+                assert_int_equal(t, *thing_i(e.token, i));
+                assert_int_equal(t, *thing_i(ref, i));
+                for (int j = 1; j < v; j++)
+                    most = fmax(most, x[j]);
+                for (int j = 0; j < v; j++)
+                    Z += exp(x[j] - most);
+                if (fabs(*thing_f(d.logprob, i) - (x[t] - most - log(Z))) > 1e-5 * fmax(1, fabs(most)))
+                    fail_msg("%s: rule %zu, row %d: %.9g, not %.9g", l->device, r, i, *thing_f(d.logprob, i), x[t] - most - log(Z));
+                assert_true(fabs(*thing_f(d.sampled, i) - *thing_f(e.sampled, i)) < 1e-5);
+                assert_true(fabs(*thing_f(d.sampled, i) - *thing_f(lp, i)) < 1e-5 && fabs(*thing_f(full, i) - *thing_f(d.logprob, i)) < 1e-3);
+                best += i % 4 == 0;
+            }
+            assert_true(best > 0);
             lab_clear(l);
         }
 }
@@ -476,6 +537,7 @@ ON_EACH_DEVICE(sampler_and_trainer_agree)
 ON_EACH_DEVICE(backward_is_right)
 ON_EACH_DEVICE(backward_is_the_derivative)
 ON_EACH_DEVICE(truncation_is_right)
+ON_EACH_DEVICE(barred_are_never_drawn)
 ON_EACH_DEVICE(ties_go_to_the_lower_id)
 ON_EACH_DEVICE(draws_follow_the_distribution)
 
@@ -487,7 +549,7 @@ int main(void)
         cmocka_unit_test(backward_is_right_test),
         cmocka_unit_test(backward_is_the_derivative_test),
         cmocka_unit_test(truncation_is_right_test),
-        cmocka_unit_test(ties_go_to_the_lower_id_test),
+        cmocka_unit_test(barred_are_never_drawn_test), cmocka_unit_test(ties_go_to_the_lower_id_test),
         cmocka_unit_test(draws_follow_the_distribution_test),
     };
 

@@ -163,7 +163,7 @@ static void head(struct lab *l, struct results *r)
     struct thing *stats = thing_new(l, CAIRN_F64, 0, 1, CAIRN_LS_COUNT), *dcur = NEW(1, N), *dent = NEW(1, N), *old = F(1, N);
     struct cairn_logprob a = {z->t, w->t, t->t, lp->t, lse->t, h->t, best->t, 1.1f, 4};
     struct cairn_logprob_bwd b = {z->t, w->t, t->t, lse->t, h->t, g->t, gh->t, dz->t, dw->t, 1.1f, 4};
-    struct cairn_sample s = {logits->t, n->t, n->t, n->t, tok->t, lp->t, ls->t, 7, 8, 1.3f, 0.9f, 0.001f, 50, 0, 4};
+    struct cairn_sample s = {logits->t, n->t, n->t, n->t, tok->t, lp->t, ls->t, 7, 8, 1.3f, 0.9f, 0.001f, 50, 0, 4, {0}};
     struct cairn_policy_loss p = {.cur = lp->t,
                                   .old = old->t,
                                   .smp = g->t,

@@ -352,6 +352,35 @@ static void test_refused(void **state)
     lab_close(&l);
 }
 
+/* A model with more ids than its tokenizer: no response holds one that could not be read, and the trainer's log-probabilities, which know
+ * of no bar, are the sampler's to the bit (or it would stop with 76). */
+static void test_barred(void **state)
+{
+    static const char *const ways[] = {"rollout.top_p=1", "rollout.top_p=0.9"};
+    struct lab l;
+
+    (void)state;
+    lab_open(&l);
+    for (size_t w = 0; w < COUNT(ways); w++) {
+        struct cairn_rollouts r;
+        char path[300], name[20];
+
+        snprintf(name, sizeof name, "barred%zu", w);
+        run_make(&l, name, path, LAB_OVERRIDES("model.init.vocab_size=700", "rollout.prompts=8", "train.truncation=ignore", ways[w]));
+        lab_stage_ok("rollout", path, 1, NULL);
+        load(&r, NULL, NULL, path, "step/000001/rollout");
+        assert_true(r.response[r.n] > 150); /* 0.63 of the random model's mass is behind the tokenizer's ids */
+        for (int64_t i = 0; i < r.offsets[r.n]; i++)
+            assert_true(r.tokens[i] >= 0 && r.tokens[i] < LAB_VOCAB);
+        cairn_rollouts_free(&r);
+        lab_stage_ok("score", path, 1, NULL);
+        lab_stage_ok("train", path, 1, NULL);
+    }
+    FAILS(CAIRN_ERECIPE, "the tokenizer has no id 262",
+          lab_init_at(&(struct cairn_run *){NULL}, &l, l.run, LAB_OVERRIDES("model.init.vocab_size=700", "rollout.stop=[262]"), err));
+    lab_close(&l);
+}
+
 /* A stop string ends a response with the token that completes it. */
 static void test_stop_strings(void **state)
 {
@@ -389,6 +418,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ops_keys), cmocka_unit_test(test_content), cmocka_unit_test(test_two_steps),  cmocka_unit_test(test_eval),
         cmocka_unit_test(test_killed),   cmocka_unit_test(test_dynamic), cmocka_unit_test(test_refused), cmocka_unit_test(test_stop_strings),
+        cmocka_unit_test(test_barred),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

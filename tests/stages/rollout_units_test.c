@@ -43,7 +43,8 @@ static int teardown(void **state)
     return cairn_tree_remove(dir, NULL) == CAIRN_OK ? 0 : -1;
 }
 
-/* Verdicts of group g, sample s: as the letters say; R all right, W all wrong, M mixed. */
+/* Verdicts of group g, sample s: as the letters say; R all right, W all wrong, M mixed; F and G: half right, and one is right by less, or by
+ * more, than what counts as equal. */
 static const char *letters;
 static int asked;
 
@@ -52,7 +53,8 @@ static uint8_t verdict_of(int64_t g, int s)
     return letters[g] == 'R' || (letters[g] == 'M' && s == (int)(g % SAMPLES));
 }
 
-static enum cairn_status grade(void *arg, int64_t prompt_id, const struct cairn_response *r, int n, uint8_t *verdict, struct cairn_error *err)
+static enum cairn_status grade(void *arg, int64_t prompt_id, const struct cairn_response *r, int n, uint8_t *verdict, float *value,
+                               struct cairn_error *err)
 {
     (void)arg;
     (void)err;
@@ -60,6 +62,9 @@ static enum cairn_status grade(void *arg, int64_t prompt_id, const struct cairn_
     for (int s = 0; s < n; s++) {
         assert_int_equal(r[s].tokens[0], prompt_id * 10 + s); /* the right responses, in order */
         verdict[s] = verdict_of(prompt_id, s);
+        value[s] = verdict[s];
+        if (letters[prompt_id] == 'F' || letters[prompt_id] == 'G')
+            value[s] = 0.5f + (s ? 0 : letters[prompt_id] == 'F' ? 5e-7f : 1e-5f);
     }
     asked++;
     return CAIRN_OK;
@@ -400,6 +405,9 @@ static void test_raw_rewards(void **state)
         {1, -1, 1, "WWWWWWWW", 5, "capped 0, wrong -1"},
         {1, 0, 1, "RRRRRRRR", 5, "right ones that were capped"},
         {1, 0, 0, "RRRRRRRR", 0, "all right"},
+        {1, 0, 0, "FFFFFFFF", 0, "half right, equal to 1e-6"},
+        {1, 0, 0, "GFGFGFGF", 4, "half right, four of them not equal"},
+        {1e-7, 0, 0, "MMMMMMMM", 8, "verdicts are told apart exactly, whatever they are worth"},
     };
 
     (void)state;
