@@ -29,16 +29,44 @@ __device__ static inline struct kda_state state_at(const struct kda_job *job, co
     return s;
 }
 
-template <int W> struct __align__(16) chunk_memory {
+template <int W> struct __align__(16) chunk_memory
+{
     float from[2 * CHUNK * W], decay[CHUNK * W], keys[CHUNK * W], part[CHUNK * W], m[CHUNK * CHUNK], qk[CHUNK * CHUNK],
         rho[2 * CHUNK], last[W];
+    float sums[2 * CHUNK * W]; /* what the state says to k and q */
 };
+
+/* o of rows i .. i + rows: sum_r + sum over s <= r of qk_rs d_s, s ascending. */
+template <typename T, int W>
+__device__ static inline void rows_answered(const struct kda_job *job, const struct kda_out *out, const float *qk, int64_t n,
+                                            int64_t h, int i, int rows, const float *sum, const float *d)
+{
+    const int t = threadIdx.x;
+    float w[CHUNK], mine[CHUNK];
+
+#pragma unroll
+    for (int r = 0; r < CHUNK; r++)
+        mine[r] = r < i + rows ? d[r * W + t] : 0.0f;
+#pragma unroll
+    for (int r = 0; r < CHUNK; r++)
+        if (r >= i && r < i + rows) {
+            float x = sum[r * W + t];
+
+            weights_load(qk + r * CHUNK, w);
+#pragma unroll
+            for (int s = 0; s <= r; s++)
+                x = fmaf(w[s], mine[s], x);
+            if (t < job->D)
+                st((T *)out->o + (n + r - i) * out->on + h * out->oh + t, x);
+        }
+}
 
 /* Runs blockIdx.x, + gridDim.x, ... of head blockIdx.y; runs of one row are left to kda_row where there are states. */
 template <typename T, int W>
 __global__ void __launch_bounds__(W, W == 128 ? 2 : 4) kda_chunks(struct kda_job job, struct kda_out out)
 {
-    __shared__ struct chunk_memory<W> memory;
+    extern __shared__ __align__(16) uint8_t bytes[];
+    struct chunk_memory<W> &memory = *(struct chunk_memory<W> *)bytes;
     const struct kda_room m = {memory.from, NULL,      memory.decay, memory.keys, memory.part,
                                memory.m,    memory.qk, memory.rho,   memory.last};
     float *const d = memory.decay; /* row r: its decay until it is answered, then what it wrote */
@@ -74,25 +102,18 @@ __global__ void __launch_bounds__(W, W == 128 ? 2 : 4) kda_chunks(struct kda_job
             chunk_enter<T, W>(&job, &m, n, h, i, rows, &prefix);
 #pragma unroll 1
             for (int r0 = i / 4 * 4; r0 < i + rows; r0 += 4) {
-                float read[4], answer[4];
+                float x[4];
 
-                rows_dot<W>(memory.from + r0 * W, S, read);
-                rows_dot<W>(memory.from + (CHUNK + r0) * W, S, answer);
+#pragma unroll 1
+                for (int q = 0; q < 2; q++) {
+                    rows_dot<W>(memory.from + (q * CHUNK + r0) * W, S, x);
 #pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    const int r = r0 + e;
-                    const int64_t row = n + r - i;
-
-                    if (r < i || r >= i + rows)
-                        continue;
-                    read[e] = earlier<W>(read[e], memory.m + r * CHUNK, d, r);
-                    d[r * W + t] = job.beta[row * job.H + h] *
-                                   ((there ? ld((const T *)job.v + row * job.vn + h * job.vh + t) : 0.0f) - read[e]);
-                    answer[e] = earlier<W>(answer[e], memory.qk + r * CHUNK, d, r + 1);
-                    if (there)
-                        st((T *)out.o + row * out.on + h * out.oh + t, answer[e]);
+                    for (int e = 0; e < 4; e++)
+                        memory.sums[(q * CHUNK + r0 + e) * W + t] = x[e];
                 }
             }
+            rows_written<T, W>(&job, memory.m, n, h, i, rows, memory.sums, NULL, d);
+            rows_answered<T, W>(&job, &out, memory.qk, n, h, i, rows, memory.sums + CHUNK * W, d);
             n += rows;
             i += rows;
             if (i == CHUNK) {
@@ -267,7 +288,13 @@ extern "C" enum cairn_status cairn_kda_cuda(struct cairn_stream *s, const struct
         dim3 walk((unsigned)(N < 64 ? N : 64), (unsigned)H), single((unsigned)(N < 32768 ? N : 32768), (unsigned)H);
 
         ON_WIDTH(D, {
-            ON_ACT(q.type, T, LAUNCH(&c, (kda_chunks<T, W>), walk, W, 0, job, out));
+            ON_ACT(q.type, T, {
+                call_cuda(&c,
+                          cudaFuncSetAttribute(kda_chunks<T, W>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               (int)sizeof(struct chunk_memory<W>)),
+                          "kda_chunks");
+                LAUNCH(&c, (kda_chunks<T, W>), walk, W, sizeof(struct chunk_memory<W>), job, out);
+            });
             if (state.p)
                 ON_ACT(q.type, T, LAUNCH(&c, (kda_row<T, W>), single, W, 0, job, out));
         });

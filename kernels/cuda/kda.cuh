@@ -72,6 +72,7 @@ __device__ static inline void chunk_enter(const struct kda_job *job, const struc
     const int t = threadIdx.x, there = t < job->D;
     float v[32];
 
+#pragma unroll 4
     for (int r = 0; r < rows; r++) {
         const int e = (i + r) * W + t;
 
@@ -167,12 +168,50 @@ template <int W> __device__ static inline void row_times(const float *row, float
     }
 }
 
-/* base + sum over s < count of weight[s] * rows[s][t], s ascending */
-template <int W> __device__ static inline float earlier(float base, const float *weight, const float *rows, int count)
+/* Four weights, and the next ones. */
+__device__ static inline void weights_load(const float *from, float w[CHUNK])
 {
-    for (int s = 0; s < count; s++)
-        base = fmaf(weight[s], rows[s * W + threadIdx.x], base);
-    return base;
+#pragma unroll
+    for (int s = 0; s < CHUNK; s += 4) {
+        const float4 y = *(const float4 *)(from + s);
+
+        w[s] = y.x, w[s + 1] = y.y, w[s + 2] = y.z, w[s + 3] = y.w;
+    }
+}
+
+/* What rows i .. i + rows wrote, into d: d_r = beta (v - read - sum over s < r of m_rs d_s), s ascending; read: [16][W], v: row
+ * i's. gap (NULL: not wanted): without beta. d's earlier rows are there. In registers, so that a row waits for the one before and
+ * nothing else. */
+template <typename T, int W>
+__device__ static inline void rows_written(const struct kda_job *job, const float *m, int64_t n, int64_t h, int i, int rows,
+                                           const float *read, float *gap, float *d)
+{
+    const int t = threadIdx.x;
+    float w[CHUNK], v[CHUNK], mine[CHUNK];
+
+#pragma unroll
+    for (int r = 0; r < CHUNK; r++)
+        v[r] = r >= i && r < i + rows && t < job->D ? ld((const T *)job->v + (n + r - i) * job->vn + h * job->vh + t) : 0.0f;
+#pragma unroll
+    for (int r = 0; r < CHUNK; r++) {
+        float x;
+
+        mine[r] = 0.0f;
+        if (r < i) {
+            mine[r] = d[r * W + t];
+        } else if (r < i + rows) {
+            weights_load(m + r * CHUNK, w);
+            x = read[r * W + t];
+#pragma unroll
+            for (int s = 0; s < r; s++)
+                x = fmaf(w[s], mine[s], x);
+            x = v[r] - x;
+            if (gap)
+                gap[r * W + t] = x;
+            mine[r] = job->beta[(n + r - i) * job->H + h] * x;
+            d[r * W + t] = mine[r];
+        }
+    }
 }
 
 /* S <- diag(last) S + sum of keys d^T, thread t its column. */

@@ -74,20 +74,11 @@ template <int W> __device__ static inline void rows_through(const float *rows, c
 
 /* What was written by the chunk's rows, and gap: x is the state's column. */
 template <typename T, int W>
-__device__ static inline void rows_written(const struct kda_job *job, struct bwd_memory<W> *m, int64_t n, int64_t h, int rows,
-                                           const float (&x)[W])
+__device__ static inline void written(const struct kda_job *job, struct bwd_memory<W> *m, int64_t n, int64_t h, int rows,
+                                      const float (&x)[W])
 {
-    const int t = threadIdx.x, there = t < job->D;
-
     rows_through<W>(m->from, x, rows, m->gap);
-#pragma unroll 1
-    for (int r = 0; r < rows; r++) {
-        const float read = earlier<W>(m->gap[r * W + t], m->m + r * CHUNK, m->d, r),
-                    gap = (there ? ld((const T *)job->v + (n + r) * job->vn + h * job->vh + t) : 0.0f) - read;
-
-        m->gap[r * W + t] = gap;
-        m->d[r * W + t] = job->beta[(n + r) * job->H + h] * gap;
-    }
+    rows_written<T, W>(job, m->m, n, h, 0, rows, m->gap, m->gap, m->d);
 }
 
 /* e, and from it dv and dbeta, from the last row to the first; x is R's column. */
@@ -96,22 +87,32 @@ __device__ static inline void written_bwd(const struct kda_job *job, const struc
                                           int64_t h, int rows, const float (&x)[W])
 {
     const int t = threadIdx.x;
-    float *const d_o = m->out, *const dv = m->out + CHUNK * W;
-    float v[32];
+    float *const dv = m->out + CHUNK * W;
+    float v[32], d_o[CHUNK], mine[CHUNK];
 
     rows_through<W>(m->keys, x, rows, dv);
-#pragma unroll 1
-    for (int s = rows - 1; s >= 0; s--) {
-        float e = dv[s * W + t];
+#pragma unroll
+    for (int s = CHUNK - 1; s >= 0; s--) { /* in registers: a row waits for the one behind it and nothing else */
+        float e;
 
-        for (int i = s; i < rows; i++)
-            e = fmaf(m->qk[i * CHUNK + s], d_o[i * W + t], e);
-        for (int i = s + 1; i < rows; i++)
-            e = fmaf(-m->m[i * CHUNK + s], dv[i * W + t], e);
+        d_o[s] = mine[s] = 0.0f;
+        if (s >= rows)
+            continue;
+        d_o[s] = m->out[s * W + t];
+        e = dv[s * W + t];
+#pragma unroll
+        for (int i = s; i < CHUNK; i++)
+            if (i < rows)
+                e = fmaf(m->qk[i * CHUNK + s], d_o[i], e);
+#pragma unroll
+        for (int i = s + 1; i < CHUNK; i++)
+            if (i < rows)
+                e = fmaf(-m->m[i * CHUNK + s], mine[i], e);
         m->gap[s * W + t] *= e;
-        dv[s * W + t] = job->beta[(n + s) * job->H + h] * e;
+        mine[s] = job->beta[(n + s) * job->H + h] * e;
+        dv[s * W + t] = mine[s];
         if (t < job->D)
-            st((T *)to->dv + (n + s) * to->dvn + h * to->dvh + t, dv[s * W + t]);
+            st((T *)to->dv + (n + s) * to->dvn + h * to->dvh + t, mine[s]);
     }
 #pragma unroll
     for (int s = 0; s < 32; s++)
@@ -164,44 +165,57 @@ template <int W> __device__ static inline void products_bwd(struct bwd_memory<W>
     __syncthreads();
 }
 
-/* This channel: dq and dk (read) into `from`, dk (written) added to `kept` in gap. keys goes its way again. */
+/* This channel: dq and dk (read) into `from`, dk (written) added to `kept` in gap. Keys decay again. */
 template <int W> __device__ static inline void keys_bwd(struct bwd_memory<W> *m, int rows)
 {
     const int t = threadIdx.x;
-    float prefix = 0.0f;
+    float key[CHUNK], w[CHUNK], u[CHUNK], prefix = 0.0f;
 
-#pragma unroll 1
-    for (int i = 0; i < rows; i++) {
-        const float a = m->decay[i * W + t], k = m->unit[i * W + t];
-        float dq, dk;
+#pragma unroll
+    for (int i = 0; i < CHUNK; i++) {
+        key[i] = 0.0f;
+        if (i < rows) {
+            const float a = m->decay[i * W + t], k = m->unit[i * W + t];
+            float dq, dk;
 
-        prefix = i ? prefix * a : a;
-        dq = prefix * m->from[i * W + t];
-        dk = -prefix * m->from[(CHUNK + i) * W + t];
-        for (int s = 0; s < i; s++) {
-            const float key = m->keys[s * W + t] * a;
-
-            m->keys[s * W + t] = key;
-            dq = fmaf(m->dqk[i * CHUNK + s], key, dq);
-            dk = fmaf(m->dm[i * CHUNK + s], key, dk);
+            weights_load(m->dqk + i * CHUNK, w);
+            weights_load(m->dm + i * CHUNK, u);
+            prefix = i ? prefix * a : a;
+            dq = prefix * m->from[i * W + t];
+            dk = -prefix * m->from[(CHUNK + i) * W + t];
+#pragma unroll
+            for (int s = 0; s < i; s++) {
+                key[s] *= a;
+                dq = fmaf(w[s], key[s], dq);
+                dk = fmaf(u[s], key[s], dk);
+            }
+            key[i] = k;
+            m->from[i * W + t] = fmaf(w[i], k, dq);
+            m->from[(CHUNK + i) * W + t] = dk;
         }
-        m->keys[i * W + t] = k;
-        m->from[i * W + t] = fmaf(m->dqk[i * CHUNK + i], k, dq);
-        m->from[(CHUNK + i) * W + t] = dk;
     }
-#pragma unroll 1
-    for (int s = 0; s < rows; s++) {
-        float x = m->gap[s * W + t];
+#pragma unroll
+    for (int s = 0; s < CHUNK; s++)
+        key[s] = s < rows ? m->gap[s * W + t] : 0.0f; /* from here on: kept */
+#pragma unroll
+    for (int i = CHUNK - 1; i >= 0; i--)
+        if (i < rows) {
+            const float a = i + 1 < rows ? m->decay[(i + 1 < CHUNK ? i + 1 : i) * W + t] : 1.0f, k = m->unit[i * W + t],
+                        q = m->unit[(CHUNK + i) * W + t];
 
-        for (int i = rows - 1; i >= s; i--) {
-            if (i + 1 < rows)
-                x *= m->decay[(i + 1) * W + t];
-            x = fmaf(m->dqk[i * CHUNK + s], m->unit[(CHUNK + i) * W + t], x);
-            if (i > s)
-                x = fmaf(m->dm[i * CHUNK + s], m->unit[i * W + t], x);
+            weights_load(m->dqk + i * CHUNK, w);
+            weights_load(m->dm + i * CHUNK, u);
+#pragma unroll
+            for (int s = 0; s <= i; s++) {
+                key[s] = fmaf(w[s], q, key[s] * a);
+                if (s < i)
+                    key[s] = fmaf(u[s], k, key[s]);
+            }
         }
-        m->gap[s * W + t] = x;
-    }
+#pragma unroll
+    for (int s = 0; s < CHUNK; s++)
+        if (s < rows)
+            m->gap[s * W + t] = key[s];
 }
 
 /* dg, dq and dk of the chunk's rows; end: what ln of the last decay gets from the state after. */
@@ -256,7 +270,7 @@ __device__ static inline void chunk_bwd(const struct kda_job *job, const struct 
         m->out[r * W + t] = t < job->D ? ld((const T *)to->d_o + (n + r) * to->on + h * to->oh + t) : 0.0f;
     chunk_enter<T, W>(job, room, n, h, 0, rows, &prefix);
     column_load<W>(S, x);
-    rows_written<T, W>(job, m, n, h, rows, x);
+    written<T, W>(job, m, n, h, rows, x);
     column_load<W>(R, x);
     written_bwd<T, W>(job, to, m, n, h, rows, x);
     if (S) {
@@ -296,7 +310,7 @@ __device__ static inline void chunk_forward(const struct kda_job *job, struct bw
     float prefix = 0.0f;
 
     chunk_enter<T, W>(job, room, n, h, 0, CHUNK, &prefix);
-    rows_written<T, W>(job, m, n, h, CHUNK, S);
+    written<T, W>(job, m, n, h, CHUNK, S);
     chunk_close<W>(room, m->d, S);
     __syncthreads();
 }
