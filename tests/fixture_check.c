@@ -10,7 +10,8 @@
  * Tolerances in fp32: logits 5e-4 absolute and 1e-4 rms; losses 1e-4; gradients 2e-3 of the tensor's largest entry. With bf16
  * activations and weights the selections of an fp32 run are forced where numbers are compared (fixture_replay.h), and an item may be
  * off by 1.1 times what torch's bf16 is off by at most in items of its class (DIR/../bf16_errors.json, made by bf16_errors.py
- * beside it): largest difference and root mean square. Items whose names differ in numbers alone (layers, sequences) are a class; losses are one.
+ * beside it): root mean square, and largest difference. Items whose names differ in numbers alone (layers, sequences) are a class; losses are one; for
+ * the largest difference all gradients of the model, or of an adapter, are.
  * Bits of trainer and sampler are compared without forcing.
  */
 #include "model/names.h"
