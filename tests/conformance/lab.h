@@ -14,7 +14,7 @@
  *
  * For a run under a tool that is slow: LAB_SMALL=1 (the emulated GPU's default) takes
  * fewer rows where there are many, LAB_ONLY=PATTERN takes the tests whose names
- * fit it (* and ?), CAIRN_TEST_ACT=f32 or bf16 takes one type of activations.
+ * fit it (* and ?), CAIRN_TEST_ACT=f32 or bf16 takes one type of activations. LAB_BITS=FILE writes down what ops answer (bits.h).
  */
 #ifndef CAIRN_TESTS_LAB_H
 #define CAIRN_TESTS_LAB_H
@@ -57,7 +57,8 @@ struct lab {
 };
 
 static struct lab *lab_open_now;            /* the one whose things lab_mirror knows */
-static const struct cairn_ops lab_mirrored; /* below */
+static const struct cairn_ops lab_mirrored; /* mirror.h */
+static inline const struct cairn_ops *lab_bits_ops(const struct lab *l); /* bits.h */
 
 static inline int lab_small(void)
 {
@@ -83,7 +84,7 @@ static inline enum cairn_status lab_try(struct lab *l, const char *device, const
         return st;
     l->act = l->c.act;
     l->roundings = 2;
-    l->fast = l->c.backend->ops;
+    l->fast = lab_bits_ops(l);
     l->ref = l->c.backend->reference;
     if (!l->ref) {
         st = cairn_compute_open(&l->host, &cpu, &l->err);
@@ -451,6 +452,7 @@ static inline void lab_equal_bits(struct lab *l, const char *what, const struct 
                      thing_value(b, i));
 }
 
+#include "bits.h"
 #include "mirror.h"
 
 #endif
