@@ -136,3 +136,17 @@ gone() { # DIR: nobody is at work on it, within seconds
     says "cairn run and cairn submit start it"
     is 64 "$build/bin/cairn-train" "$dir" --resident --step 3
 }
+
+in_memory() { # DIR: steps whose rollouts had their policy from memory
+    grep -l '"handover/in_memory": *1' "$1"/step/*/rollout/MANIFEST.json | wc -l
+}
+
+@test "policies come from memory, by file where that is said, with the same bits" {
+    micro_run "$dir" 'model.adapter={rank: 4}' run.steps=4
+    micro_run "$dir-shm" 'model.adapter={rank: 4}' run.steps=4 run.mode=resident sync.path=shm rollout.parallel.dp=2
+    micro_run "$dir-file" 'model.adapter={rank: 4}' run.steps=4 run.mode=resident sync.path=file
+    diff <("$cairn" digest "$dir") <("$cairn" digest "$dir-shm")
+    diff <("$cairn" digest "$dir") <("$cairn" digest "$dir-file")
+    [ "$(in_memory "$dir-shm")" = 3 ] # the first policy is read
+    [ "$(in_memory "$dir-file")" = 0 ]
+}

@@ -59,9 +59,9 @@ static enum cairn_status tensors_make(struct cairn_handover *h, struct cairn_dig
     qsort(order, (size_t)h->tensors, sizeof *order, offset_order);
     for (int j = 0; j < h->tensors; j++) {
         const struct cairn_param *p = &t->param[order[j].param];
-        struct cairn_plan_tensor *x = &h->tensor[j];
+        struct cairn_transit_tensor *x = &h->tensor[j];
 
-        *x = (struct cairn_plan_tensor){.name = p->name, .dtype = h->o.dtype, .ndim = p->ndim, .of = -1};
+        *x = (struct cairn_transit_tensor){.name = p->name, .dtype = h->o.dtype, .ndim = p->ndim, .of = -1};
         memcpy(x->dim, p->dim, sizeof p->dim);
         h->param[j] = order[j].param;
         cairn_hasher_add(sum, p->name, strlen(p->name) + 1);
@@ -75,20 +75,32 @@ out:
     return st;
 }
 
+/* The same of published weights that are not there yet, as cairn_weights_create lays them out. */
+static int weight_parts(const struct cairn_handover *h, struct cairn_transit_part *part)
+{
+    size_t size = cairn_dtype_size(h->o.compute->act);
+
+    for (int j = 0; j < h->tensors; j++) {
+        part[j] = (struct cairn_transit_part){.tensor = j, .at = h->o.table->param[h->param[j]].offset / 4 * size, .dtype = h->o.compute->act};
+        memcpy(part[j].local, h->tensor[j].dim, sizeof part[j].local);
+    }
+    return h->tensors;
+}
+
 /* What a store has of each tensor; n parts. */
-enum cairn_status cairn_hand_store_parts(const struct cairn_handover *h, const struct cairn_store *s, struct cairn_plan_part *part, int *n,
+enum cairn_status cairn_hand_store_parts(const struct cairn_handover *h, const struct cairn_store *s, struct cairn_transit_part *part, int *n,
                                          struct cairn_error *err)
 {
-    *n = 0;
+    *n = s ? 0 : weight_parts(h, part);
     for (int j = 0; s && j < h->tensors; j++) {
         const struct cairn_tensor *t = &s->tensor[h->param[j]];
-        struct cairn_plan_part *p = &part[*n];
+        struct cairn_transit_part *p = &part[*n];
 
         if (!t->buf)
             continue;
         if (t->buf != s->buf || !cairn_tensor_dense(t))
             return CAIRN_BUG(err, "a store whose tensors lie elsewhere, or with gaps");
-        *p = (struct cairn_plan_part){.tensor = j, .at = t->offset, .dtype = t->dtype};
+        *p = (struct cairn_transit_part){.tensor = j, .at = t->offset, .dtype = t->dtype};
         for (int d = 0; d < t->ndim; d++)
             p->local[d] = t->dim[d];
         p->offset[0] = s->row ? s->row[h->param[j]] : 0;
@@ -100,11 +112,11 @@ enum cairn_status cairn_hand_store_parts(const struct cairn_handover *h, const s
 /* ---- everybody tells --------------------------------------------------------------------------------------------------------- */
 
 struct told {
-    struct cairn_plan_part *held, *wanted; /* of all ranks, rank by rank; owner: the rank */
+    struct cairn_transit_part *held, *wanted; /* of all ranks, rank by rank; owner: the rank */
     int helds, wanteds;
 };
 
-static enum cairn_status gather_parts(struct cairn_handover *h, struct cairn_plan_part *own, int n, int held, struct cairn_plan_part **all,
+static enum cairn_status gather_parts(struct cairn_handover *h, struct cairn_transit_part *own, int n, int held, struct cairn_transit_part **all,
                                       int *total, struct cairn_error *err)
 {
     size_t *bytes = calloc((size_t)h->ranks, sizeof *bytes), sum = 0;
@@ -134,13 +146,13 @@ static int in_host_memory(const struct cairn_device *dev)
 
 static enum cairn_status tell(struct cairn_handover *h, struct told *t, struct cairn_error *err)
 {
-    struct cairn_hand_side own = {.trainer = h->o.give != NULL,
-                                  .sampler = h->o.take != NULL,
+    struct cairn_hand_side own = {.trainer = h->trainer,
+                                  .sampler = h->sampler,
                                   .node = h->group->world->node,
                                   .host = in_host_memory(h->o.compute->dev),
                                   .holder = -1,
                                   .place = -1};
-    struct cairn_plan_part *held = NULL, *wanted = NULL;
+    struct cairn_transit_part *held = NULL, *wanted = NULL;
     int n_held = 0, n_wanted = 0;
     enum cairn_status st = tensors_make(h, &own.tables, err);
 
@@ -148,9 +160,13 @@ static enum cairn_status tell(struct cairn_handover *h, struct told *t, struct c
     wanted = malloc(((size_t)h->tensors + 1) * sizeof *wanted);
     if (st == CAIRN_OK && (!held || !wanted))
         st = CAIRN_NOMEM(err);
-    if (st == CAIRN_OK)
+    for (int j = 0; st == CAIRN_OK && j < h->o.table->count; j++)
+        if (h->o.table->param[j].keep_f32 && !h->o.table->param[j].frozen && h->o.dtype != CAIRN_F32)
+            st = cairn_fail(err, CAIRN_EDEVICE, "%s is trained and stays f32 in a policy of %s; such policies go through files", h->o.table->param[j].name,
+                            cairn_dtype_name(h->o.dtype));
+    if (st == CAIRN_OK && h->trainer)
         st = cairn_hand_store_parts(h, h->o.give, held, &n_held, err);
-    if (st == CAIRN_OK)
+    if (st == CAIRN_OK && h->sampler)
         st = cairn_hand_store_parts(h, h->o.take, wanted, &n_wanted, err);
     TRY(cairn_group_agree(h->group, "handover: tables", st, err));
     own.held = n_held;
@@ -204,9 +220,9 @@ static enum cairn_status choose(struct cairn_handover *h, struct cairn_error *er
 
 /* ---- places ---------------------------------------------------------------------------------------------------------------------- */
 
-const struct cairn_plan_part *cairn_hand_part(const struct cairn_handover *h, int place, int tensor)
+const struct cairn_transit_part *cairn_hand_part(const struct cairn_handover *h, int place, int tensor)
 {
-    const struct cairn_plan_part *p = &h->place_part[(size_t)place * (size_t)h->tensors + (size_t)tensor];
+    const struct cairn_transit_part *p = &h->place_part[(size_t)place * (size_t)h->tensors + (size_t)tensor];
 
     return p->owner < 0 ? NULL : p;
 }
@@ -236,7 +252,7 @@ static enum cairn_status number(struct cairn_handover *h, struct cairn_error *er
     return CAIRN_OK;
 }
 
-static void widen(struct cairn_plan_part *p, const struct cairn_plan_part *q, int ndim)
+static void widen(struct cairn_transit_part *p, const struct cairn_transit_part *q, int ndim)
 {
     for (int d = 0; d < ndim; d++) {
         int64_t a = p->offset[d] < q->offset[d] ? p->offset[d] : q->offset[d], e = p->offset[d] + p->local[d], f = q->offset[d] + q->local[d];
@@ -253,13 +269,13 @@ static size_t lay_out(struct cairn_handover *h, int place)
     int whole = 1;
 
     for (int j = 0; j < h->tensors; j++) {
-        const struct cairn_plan_part *p = cairn_hand_part(h, place, j);
+        const struct cairn_transit_part *p = cairn_hand_part(h, place, j);
 
         for (int d = 0; d < h->tensor[j].ndim; d++)
             whole = whole && p && p->local[d] == h->tensor[j].dim[d];
     }
     for (int j = 0; j < h->tensors; j++) {
-        struct cairn_plan_part *p = &h->place_part[(size_t)place * (size_t)h->tensors + (size_t)j];
+        struct cairn_transit_part *p = &h->place_part[(size_t)place * (size_t)h->tensors + (size_t)j];
         size_t bytes = size;
 
         if (p->owner < 0)
@@ -287,9 +303,9 @@ static enum cairn_status places_make(struct cairn_handover *h, const struct told
     for (size_t i = 0; i < n; i++)
         h->place_part[i].owner = -1;
     for (int i = 0; i < t->wanteds; i++) {
-        const struct cairn_plan_part *w = &t->wanted[i];
+        const struct cairn_transit_part *w = &t->wanted[i];
         int place = h->side[w->owner].place;
-        struct cairn_plan_part *p = &h->place_part[(size_t)place * (size_t)h->tensors + (size_t)w->tensor];
+        struct cairn_transit_part *p = &h->place_part[(size_t)place * (size_t)h->tensors + (size_t)w->tensor];
 
         if (p->owner < 0) {
             *p = *w;
@@ -306,7 +322,7 @@ static enum cairn_status places_make(struct cairn_handover *h, const struct told
 
 static enum cairn_status plan_make(struct cairn_handover *h, struct told *t, struct cairn_error *err)
 {
-    struct cairn_plan_part *wanted = malloc(((size_t)h->places * (size_t)h->tensors + 1) * sizeof *wanted);
+    struct cairn_transit_part *wanted = malloc(((size_t)h->places * (size_t)h->tensors + 1) * sizeof *wanted);
     enum cairn_status st = CAIRN_OK;
     int n = 0;
 
@@ -317,7 +333,7 @@ static enum cairn_status plan_make(struct cairn_handover *h, struct told *t, str
             wanted[n++] = h->place_part[i];
     for (int i = 0; i < t->helds; i++)
         t->held[i].owner = h->side[t->held[i].owner].holder;
-    TRY(cairn_plan_create(&h->plan, h->tensor, h->tensors, t->held, t->helds, wanted, n, h->o.chunk_bytes, err));
+    TRY(cairn_transit_create(&h->plan, h->tensor, h->tensors, t->held, t->helds, wanted, n, h->o.chunk_bytes, err));
 out:
     free(wanted);
     return st;
@@ -344,7 +360,7 @@ static void let_go(struct cairn_handover *h)
         cairn_hand_wire_close(h);
     else
         cairn_hand_ring_close(h);
-    cairn_plan_free(&h->plan);
+    cairn_transit_free(&h->plan);
     free(h->place_part);
     free(h->place_bytes);
     free(h->place_rank);
@@ -363,16 +379,19 @@ enum cairn_status cairn_handover_open(struct cairn_handover **out, struct cairn_
     h->group = g;
     h->ranks = g->size;
     h->pinned = -1;
+    h->trainer = o->give || o->trainer;
+    h->sampler = o->take || o->sampler;
     h->deadline_s = o->deadline_s > 0 ? o->deadline_s : g->deadline_s > 0 ? g->deadline_s : 1e9;
-    TRY(tell(h, &t, err));
-    TRY(choose(h, err));
-    if (h->path != CAIRN_HANDOVER_FILE)
+    st = tell(h, &t, err);
+    if (st == CAIRN_OK)
+        st = choose(h, err);
+    if (st == CAIRN_OK && h->path != CAIRN_HANDOVER_FILE)
         st = open_path(h, &t, err);
     if (st != CAIRN_OK && o->path == CAIRN_HANDOVER_AUTO && (st == CAIRN_ENOSPACE || st == CAIRN_EDEVICE)) { /* agreed: all or none */
         if (g->rank == 0)
             cairn_warn("handover through files: %s", err ? err->text : cairn_status_name(st));
         let_go(h);
-        h->plan = (struct cairn_plan){0};
+        h->plan = (struct cairn_transit){0};
         h->place_part = NULL;
         h->place_bytes = NULL;
         h->place_rank = NULL;
@@ -386,6 +405,38 @@ out:
     free(t.held);
     free(t.wanted);
     cairn_handover_close(h);
+    return st;
+}
+
+/* Is what a store has what was told of it? */
+static enum cairn_status bind_one(const struct cairn_handover *h, const struct cairn_store *s, struct cairn_error *err)
+{
+    struct cairn_transit_part *told = calloc((size_t)h->tensors + 1, sizeof *told), *has = calloc((size_t)h->tensors + 1, sizeof *has);
+    enum cairn_status st = told && has ? CAIRN_OK : CAIRN_NOMEM(err);
+    int n = 0;
+
+    if (st == CAIRN_OK)
+        st = cairn_hand_store_parts(h, s, has, &n, err);
+    if (st == CAIRN_OK && (n != weight_parts(h, told) || memcmp(told, has, (size_t)n * sizeof *told)))
+        st = CAIRN_BUG(err, "a store that is not laid out as published weights");
+    free(told);
+    free(has);
+    return st;
+}
+
+enum cairn_status cairn_handover_bind(struct cairn_handover *h, struct cairn_store *give, struct cairn_store *take, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    if ((give && !h->trainer) || (take && !h->sampler))
+        return CAIRN_BUG(err, "a store of a rank without the role");
+    if (give)
+        TRY(bind_one(h, give, err));
+    if (take)
+        TRY(bind_one(h, take, err));
+    h->o.give = give ? give : h->o.give;
+    h->o.take = take ? take : h->o.take;
+out:
     return st;
 }
 
@@ -408,7 +459,7 @@ enum cairn_handover_path cairn_handover_path(const struct cairn_handover *h)
     return h->path;
 }
 
-const struct cairn_plan *cairn_handover_plan(const struct cairn_handover *h)
+const struct cairn_transit *cairn_handover_plan(const struct cairn_handover *h)
 {
     return h->path == CAIRN_HANDOVER_FILE ? NULL : &h->plan;
 }

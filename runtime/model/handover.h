@@ -6,7 +6,7 @@
  *     cairn_handover_give (generation, step, policy)   ------>  cairn_handover_take: verified, in the sampler's store
  *     cairn_handover_close                                      cairn_handover_close
  *
- * open makes the plan (world/plan.h) from what each rank's store holds, chooses the path and maps memory; after it nothing is allocated.
+ * open makes the plan (world/transit.h) from what each rank's store holds, chooses the path and maps memory; after it nothing is allocated.
  * Paths, by `sync.path` or, with auto, by who sits where; the bits are the same on each:
  *     shm        both sides on the host of one node: a slot of a ring (world/ring.h) holds the policy, every sampler of the node reads it
  *     cuda-ipc   samplers' GPUs of the trainer's node, the trainer's own included: slots lie on the sampler's GPU, the trainer casts or
@@ -31,7 +31,7 @@
 #include "kernels/backend.h"
 #include "model/params.h"
 #include "world/group.h"
-#include "world/plan.h"
+#include "world/transit.h"
 #include "world/ring.h"
 #include "world/transport.h"
 
@@ -47,21 +47,25 @@ struct cairn_handover_opts {
     enum cairn_dtype dtype;                /* sync.dtype */
     struct cairn_store *give;              /* trainer: masters, a share of them (shares.h) or published weights; else NULL */
     struct cairn_store *take;              /* sampler: the store that the forward reads; else NULL */
+    int trainer, sampler;                  /* 1: is one, and its store is there later (cairn_handover_bind): published weights */
     int in_place;                          /* sampler: see above; ignored where it cannot be */
     struct cairn_compute *compute;
-    size_t chunk_bytes;                    /* 0: CAIRN_PLAN_CHUNK; the same on all ranks */
+    size_t chunk_bytes;                    /* 0: CAIRN_TRANSIT_CHUNK; the same on all ranks */
     double deadline_s;                     /* of waits for the other side; 0: the group's */
     const struct cairn_transport *transport; /* of the path nccl; NULL: NCCL's. For tests. */
 };
 
 /* Collective over g, trainer's and sampler's ranks, each with its own role or both. The chosen path is the same everywhere. Which
- * parameters travel: the trainable ones; the others are the base's. */
+ * parameters travel: the trainable ones; the others are the base's. Tables with trained parameters that stay f32 among narrower ones go
+ * through files: CAIRN_EDEVICE, or with auto the path file. */
 enum cairn_status cairn_handover_open(struct cairn_handover **out, struct cairn_group *g, const struct cairn_handover_opts *o,
                                       struct cairn_error *err);
+/* The stores of a rank that had none to show: of cairn_weights_create over the table; before its first give or take. NULL: none. */
+enum cairn_status cairn_handover_bind(struct cairn_handover *h, struct cairn_store *give, struct cairn_store *take, struct cairn_error *err);
 /* A store that was switched in place gets its own memory back, with what that held before. NULL is fine. */
 void cairn_handover_close(struct cairn_handover *h);
 enum cairn_handover_path cairn_handover_path(const struct cairn_handover *h);
-const struct cairn_plan *cairn_handover_plan(const struct cairn_handover *h); /* NULL on the file path */
+const struct cairn_transit *cairn_handover_plan(const struct cairn_handover *h); /* NULL on the file path */
 uint64_t cairn_handover_generation(const struct cairn_handover *h); /* sampler: newest that is committed, trainer: last given; 0: none */
 
 /* Trainer's ranks, all of them: generation from 1 on, above the last one; tag: step and policy digest. Returns when it is committed: on

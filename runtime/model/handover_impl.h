@@ -51,14 +51,14 @@ struct cairn_handover {
     struct cairn_group *group;
     enum cairn_handover_path path;
     const char *why; /* of the path */
-    int ranks;
+    int ranks, trainer, sampler; /* this rank's roles */
     struct cairn_hand_side *side; /* [ranks] */
     int tensors, *param;          /* tensors that travel, in order of the store's offsets; their parameters */
-    struct cairn_plan_tensor *tensor;
-    struct cairn_plan plan;
+    struct cairn_transit_tensor *tensor;
+    struct cairn_transit plan;
     int places, *place_rank;      /* lowest rank that reads it; it owns the memory */
     size_t *place_bytes;
-    struct cairn_plan_part *place_part; /* [places][tensors]; local[0] = -1: not wanted there */
+    struct cairn_transit_part *place_part; /* [places][tensors]; local[0] = -1: not wanted there */
     double deadline_s;
     uint64_t generation; /* last given or taken */
 
@@ -99,14 +99,14 @@ struct cairn_handover {
 };
 
 /* handover.c: the box of a place's part, or NULL. */
-const struct cairn_plan_part *cairn_hand_part(const struct cairn_handover *h, int place, int tensor);
+const struct cairn_transit_part *cairn_hand_part(const struct cairn_handover *h, int place, int tensor);
 /* What a store has of each tensor that travels. */
-enum cairn_status cairn_hand_store_parts(const struct cairn_handover *h, const struct cairn_store *s, struct cairn_plan_part *part, int *n,
+enum cairn_status cairn_hand_store_parts(const struct cairn_handover *h, const struct cairn_store *s, struct cairn_transit_part *part, int *n,
                                          struct cairn_error *err);
 
 /* handover_work.c. Numbers the chunks of a place: e->index, e->chunks. */
 enum cairn_status cairn_hand_index(const struct cairn_handover *h, struct cairn_hand_end *e, struct cairn_error *err);
-int cairn_hand_place_of(const struct cairn_plan_lane *l, int place); /* its number in the lane, or -1 */
+int cairn_hand_place_of(const struct cairn_transit_lane *l, int place); /* its number in the lane, or -1 */
 /* Tables and stages of the trainer; ends are there. */
 enum cairn_status cairn_hand_writer_open(struct cairn_handover *h, struct cairn_error *err);
 /* All chunks of this rank into the open slots of their places; `done` is told of each with its sum. */

@@ -67,9 +67,11 @@ out:
 static enum cairn_status import_slots(struct cairn_handover *h, struct cairn_hand_end *e, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
+    struct cairn_buffer *here = NULL; /* tells which device this is */
     struct cairn_share own, room;
 
-    TRY(cairn_buffer_export(h->o.give->buf, &own, err));
+    TRY(cairn_buffer_create(h->o.compute->dev, (size_t)2 << 20, &here, err));
+    TRY(cairn_buffer_export(here, &own, err));
     for (int i = 0; i < 2; i++) {
         memcpy(&room, cairn_ring_room(e->ring, i), sizeof room);
         if (room.bytes != h->place_bytes[e->place])
@@ -79,6 +81,7 @@ static enum cairn_status import_slots(struct cairn_handover *h, struct cairn_han
         e->local = room.kind == own.kind;
     }
 out:
+    cairn_buffer_destroy(here);
     return st;
 }
 
@@ -94,7 +97,7 @@ static enum cairn_status ends_make(struct cairn_handover *h, const struct cairn_
         int lead = -1, own = 0;
 
         for (int i = 0; i < h->plan.lanes; i++) { /* by holder */
-            const struct cairn_plan_lane *l = &h->plan.lane[i];
+            const struct cairn_transit_lane *l = &h->plan.lane[i];
 
             if (cairn_hand_place_of(l, p) < 0)
                 continue;
@@ -126,10 +129,10 @@ enum cairn_status cairn_hand_ring_open(struct cairn_handover *h, struct cairn_er
     const int shm = h->path == CAIRN_HANDOVER_SHM;
     struct cairn_ring_place own = {.fd = -1}, *where = calloc((size_t)h->ranks, sizeof *where);
     enum cairn_status st = where ? CAIRN_OK : CAIRN_NOMEM(err);
-    int maker = h->o.take && h->place_rank[self(h)->place] == h->group->rank;
+    int maker = h->sampler && h->place_rank[self(h)->place] == h->group->rank;
 
     h->read.place = self(h)->place;
-    if (st == CAIRN_OK && h->o.take)
+    if (st == CAIRN_OK && h->sampler)
         st = cairn_hand_index(h, &h->read, err);
     if (st == CAIRN_OK && maker)
         st = ring_make(h, err);
@@ -137,15 +140,15 @@ enum cairn_status cairn_hand_ring_open(struct cairn_handover *h, struct cairn_er
     if (maker)
         cairn_ring_place(h->read.ring, &own);
     TRY(cairn_group_allgather(h->group, "handover: where it is", &own, sizeof own, where, err));
-    if (h->o.take && !maker)
+    if (h->sampler && !maker)
         st = cairn_ring_attach(&h->read.ring, &where[h->place_rank[h->read.place]], layout(h, h->read.place), err);
-    if (st == CAIRN_OK && h->o.take && shm)
+    if (st == CAIRN_OK && h->sampler && shm)
         st = pin_slots(h, &h->read, err);
-    if (st == CAIRN_OK && h->o.take)
+    if (st == CAIRN_OK && h->sampler)
         st = cairn_hand_reader_open(h, shm, err);
-    if (st == CAIRN_OK && h->o.give)
+    if (st == CAIRN_OK && h->trainer)
         st = ends_make(h, where, err);
-    if (st == CAIRN_OK && h->o.give)
+    if (st == CAIRN_OK && h->trainer)
         st = cairn_hand_writer_open(h, err);
     TRY(cairn_group_agree(h->group, "handover: ready", st, err));
 out:

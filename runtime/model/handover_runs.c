@@ -57,7 +57,7 @@ out:
     return st;
 }
 
-void cairn_runs_steps(const struct cairn_plan_tensor *t, const int64_t *local, int64_t step[CAIRN_MAX_DIMS])
+void cairn_runs_steps(const struct cairn_transit_tensor *t, const int64_t *local, int64_t step[CAIRN_MAX_DIMS])
 {
     int64_t n = (int64_t)cairn_dtype_size(t->dtype);
 
@@ -67,7 +67,7 @@ void cairn_runs_steps(const struct cairn_plan_tensor *t, const int64_t *local, i
     }
 }
 
-enum cairn_status cairn_runs_add_transfer(struct cairn_runs *r, struct cairn_runs_call *c, const struct cairn_plan_piece *q, int64_t x,
+enum cairn_status cairn_runs_add_transfer(struct cairn_runs *r, struct cairn_runs_call *c, const struct cairn_transit_piece *q, int64_t x,
                                           int64_t x_step, int64_t y, int64_t y_step, struct cairn_error *err)
 {
     int64_t *last = r->rows > c->first ? r->h + (r->rows - 1) * r->width : NULL, blocks = q->blocks, n = q->n, *row;
@@ -90,7 +90,7 @@ enum cairn_status cairn_runs_add_transfer(struct cairn_runs *r, struct cairn_run
 }
 
 /* `rows` rows of a tensor of name, the first of them row `first` of the whole. */
-static enum cairn_status add_rows(struct cairn_runs *r, struct cairn_runs_call *c, const struct cairn_plan_tensor *t, const struct cairn_plan_piece *q,
+static enum cairn_status add_rows(struct cairn_runs *r, struct cairn_runs_call *c, const struct cairn_transit_tensor *t, const struct cairn_transit_piece *q,
                                   const char *name, int64_t at, int64_t rows, int64_t row_step, int64_t first, struct cairn_error *err)
 {
     int64_t size = (int64_t)cairn_dtype_size(t->dtype), width = t->dim[t->ndim - 1] * size, row_bytes = q->local[t->ndim - 1] * size,
@@ -110,8 +110,8 @@ static enum cairn_status add_rows(struct cairn_runs *r, struct cairn_runs_call *
     return CAIRN_OK;
 }
 
-enum cairn_status cairn_runs_add_tiles(struct cairn_runs *r, struct cairn_runs_call *c, const struct cairn_plan_tensor *t,
-                                       const struct cairn_plan_piece *q, size_t at, const int64_t step[CAIRN_MAX_DIMS], struct cairn_error *err)
+enum cairn_status cairn_runs_add_tiles(struct cairn_runs *r, struct cairn_runs_call *c, const struct cairn_transit_tensor *t,
+                                       const struct cairn_transit_piece *q, size_t at, const int64_t step[CAIRN_MAX_DIMS], struct cairn_error *err)
 {
     char name[CAIRN_TENSOR_NAME_MAX + 1];
     enum cairn_status st = CAIRN_OK;

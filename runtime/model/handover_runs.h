@@ -6,7 +6,7 @@
 #define CAIRN_MODEL_HANDOVER_RUNS_H
 
 #include "kernels/backend.h"
-#include "world/plan.h"
+#include "world/transit.h"
 
 /* One call's rows, and what the op wants to know of them. */
 struct cairn_runs_call {
@@ -28,13 +28,13 @@ void cairn_runs_end(struct cairn_runs *r, struct cairn_runs_call *c);
 enum cairn_status cairn_runs_upload(struct cairn_runs *r, struct cairn_compute *k, struct cairn_error *err);
 
 /* Bytes from one index to the next in a dense part, for each dimension. */
-void cairn_runs_steps(const struct cairn_plan_tensor *t, const int64_t *local, int64_t step[CAIRN_MAX_DIMS]);
+void cairn_runs_steps(const struct cairn_transit_tensor *t, const int64_t *local, int64_t step[CAIRN_MAX_DIMS]);
 /* The elements of a piece, from element x on (a step between blocks) to element y on; joined with the row before where both go on. */
-enum cairn_status cairn_runs_add_transfer(struct cairn_runs *r, struct cairn_runs_call *c, const struct cairn_plan_piece *q, int64_t x,
+enum cairn_status cairn_runs_add_transfer(struct cairn_runs *r, struct cairn_runs_call *c, const struct cairn_transit_piece *q, int64_t x,
                                           int64_t x_step, int64_t y, int64_t y_step, struct cairn_error *err);
 /* The tiles of a piece that begins at byte `at` of a memory with these steps. A stack's elements go by their own names. */
-enum cairn_status cairn_runs_add_tiles(struct cairn_runs *r, struct cairn_runs_call *c, const struct cairn_plan_tensor *t,
-                                       const struct cairn_plan_piece *q, size_t at, const int64_t step[CAIRN_MAX_DIMS], struct cairn_error *err);
+enum cairn_status cairn_runs_add_tiles(struct cairn_runs *r, struct cairn_runs_call *c, const struct cairn_transit_tensor *t,
+                                       const struct cairn_transit_piece *q, size_t at, const int64_t step[CAIRN_MAX_DIMS], struct cairn_error *err);
 
 /* Enqueue one call. x and y: whole buffers. out: i64 (rows, 2) from row `at` of a buffer. */
 enum cairn_status cairn_runs_transfer(const struct cairn_runs *r, const struct cairn_runs_call *c, struct cairn_compute *k, struct cairn_stream *s,

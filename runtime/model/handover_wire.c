@@ -36,15 +36,15 @@ static enum cairn_status place_tables(struct cairn_handover *h, struct cairn_err
     if (!(h->place_call = calloc((size_t)h->read.chunks + 1, sizeof *h->place_call)))
         return CAIRN_NOMEM(err);
     for (int c = 0; c < h->plan.chunks; c++) {
-        const struct cairn_plan_chunk *k = &h->plan.chunk[c];
+        const struct cairn_transit_chunk *k = &h->plan.chunk[c];
         int i = h->read.index[c], place = i < 0 ? -1 : cairn_hand_place_of(&h->plan.lane[k->lane], h->read.place);
         size_t at;
 
-        if (i < 0 || cairn_plan_lands(&h->plan, k, place, &at))
+        if (i < 0 || cairn_transit_lands(&h->plan, k, place, &at))
             continue;
         h->place_call[i] = cairn_runs_begin(&h->place_runs);
         for (int j = k->piece; j < k->piece + k->pieces; j++) {
-            const struct cairn_plan_piece *q = &h->plan.piece[j];
+            const struct cairn_transit_piece *q = &h->plan.piece[j];
 
             TRY(cairn_runs_add_transfer(&h->place_runs, &h->place_call[i], q, (int64_t)(q->wire - k->wire) / size, q->n, (int64_t)q->drop[place].at / size,
                                         q->drop[place].step, err));
@@ -71,7 +71,7 @@ static enum cairn_status rooms_make(struct cairn_handover *h, struct cairn_error
         TRY(cairn_event_create(dev, &h->here[i], err));
         TRY(cairn_event_create(dev, &h->sent[i], err));
     }
-    if (h->o.take) {
+    if (h->sampler) {
         TRY(cairn_hand_reader_open(h, 0, err));
         for (int i = 0; i < 2; i++) /* chunks that do not land by themselves; one is sent on while the next comes */
             TRY(cairn_buffer_create(dev, most, &h->through[i], err));
@@ -82,7 +82,7 @@ static enum cairn_status rooms_make(struct cairn_handover *h, struct cairn_error
         for (int i = 0; i < 2; i++)
             TRY(cairn_buffer_create(dev, h->place_bytes[h->read.place], &h->read.slot[i], err));
     }
-    if (h->o.give) {
+    if (h->trainer) {
         TRY(cairn_hand_writer_open(h, err));
         TRY(cairn_buffer_create(dev, (size_t)(h->tiles.rows + 1) * 16, &h->all_sums, err));
     }
@@ -98,7 +98,7 @@ enum cairn_status cairn_hand_wire_open(struct cairn_handover *h, struct cairn_er
     for (int r = 0; r < h->ranks; r++)
         if (h->side[r].trainer && h->side[r].sampler)
             return cairn_fail(err, CAIRN_EDEVICE, "sync.path nccl: rank %d is trainer and sampler at once; take auto or cuda-ipc", r);
-    if (h->o.take)
+    if (h->sampler)
         st = cairn_hand_index(h, &h->read, err);
     TRY(cairn_group_agree(h->group, "handover: plan", st, err));
     TRY(cairn_channel_open(&h->channel, h->group, h->o.compute->dev, h->o.transport, err));
@@ -134,7 +134,7 @@ void cairn_hand_wire_close(struct cairn_handover *h)
 /* ---- moves ------------------------------------------------------------------------------------------------------------------------- */
 
 /* Rank of stop k of a chunk's chain: 0 the holder, then the places. */
-static int stop_rank(const struct cairn_handover *h, const struct cairn_plan_lane *l, int k)
+static int stop_rank(const struct cairn_handover *h, const struct cairn_transit_lane *l, int k)
 {
     if (k > 0)
         return h->place_rank[l->place[k - 1]];
@@ -152,7 +152,7 @@ static enum cairn_status chunk_view(struct cairn_handover *h, int c, int k, int 
 
     if (k == 0)
         return cairn_tensor_view(out, h->stage[c % CAIRN_HANDOVER_STAGES].room, 0, CAIRN_U8, 1, &n, err);
-    if (!cairn_plan_lands(&h->plan, &h->plan.chunk[c], k - 1, &at))
+    if (!cairn_transit_lands(&h->plan, &h->plan.chunk[c], k - 1, &at))
         return cairn_tensor_view(out, h->through[c % 2], 0, CAIRN_U8, 1, &n, err);
     return cairn_tensor_view(out, h->read.slot[slot], at, CAIRN_U8, 1, &n, err);
 }
@@ -185,7 +185,7 @@ static enum cairn_status unpack(struct cairn_handover *h, int c, int k, int slot
     size_t at;
     enum cairn_status st = CAIRN_OK;
 
-    if (!cairn_plan_lands(&h->plan, &h->plan.chunk[c], k - 1, &at))
+    if (!cairn_transit_lands(&h->plan, &h->plan.chunk[c], k - 1, &at))
         TRY(cairn_runs_transfer(&h->place_runs, &h->place_call[i], h->o.compute, &h->along, h->through[c % 2], h->o.dtype, h->read.slot[slot],
                                 h->o.dtype, err));
     TRY(cairn_event_record(&h->here[c % 2], &h->along, err));
@@ -198,7 +198,7 @@ out:
 /* One hop of one chunk, if this rank has part in it. */
 static enum cairn_status hop(struct cairn_handover *h, int c, int k, int slot, struct cairn_error *err)
 {
-    const struct cairn_plan_lane *l = &h->plan.lane[h->plan.chunk[c].lane];
+    const struct cairn_transit_lane *l = &h->plan.lane[h->plan.chunk[c].lane];
     int from = stop_rank(h, l, k), to = stop_rank(h, l, k + 1), own = h->group->rank;
     struct cairn_tensor t;
     enum cairn_status st = CAIRN_OK;
@@ -298,8 +298,8 @@ static enum cairn_status meet(struct cairn_handover *h, struct message *m, struc
     m->tag.weights = (struct cairn_digest){0, 0};
     for (int c = 0; c < h->plan.chunks; c++)
         m->tag.weights = cairn_digest_add(m->tag.weights, sum[c]);
-    TRY(cairn_group_agree(h->group, "handover: arrived", h->o.take ? compare(h, sum, m->generation, err) : CAIRN_OK, err));
-    if (h->o.take) {
+    TRY(cairn_group_agree(h->group, "handover: arrived", h->sampler ? compare(h, sum, m->generation, err) : CAIRN_OK, err));
+    if (h->sampler) {
         TRY(cairn_hand_adopt(h, slot, err));
         h->slot_in = slot;
     }

@@ -11,7 +11,7 @@
 
 #define TAKE(p, n) (((p) = calloc((size_t)(n) + 1, sizeof *(p))) != NULL)
 
-int cairn_hand_place_of(const struct cairn_plan_lane *l, int place)
+int cairn_hand_place_of(const struct cairn_transit_lane *l, int place)
 {
     for (int k = 0; k < l->places; k++)
         if (l->place[k] == place)
@@ -44,7 +44,7 @@ static int64_t elements(const struct cairn_handover *h, size_t bytes)
 
 /* ---- trainer: tables -------------------------------------------------------------------------------------------------------- */
 
-static int direct(const struct cairn_handover *h, const struct cairn_plan_lane *l)
+static int direct(const struct cairn_handover *h, const struct cairn_transit_lane *l)
 {
     const struct cairn_hand_end *e = l->places == 1 ? end_of(h, l->place[0]) : NULL;
 
@@ -53,8 +53,8 @@ static int direct(const struct cairn_handover *h, const struct cairn_plan_lane *
 
 static enum cairn_status chunk_tables(struct cairn_handover *h, struct cairn_hand_chunk *m, struct cairn_error *err)
 {
-    const struct cairn_plan_chunk *c = &h->plan.chunk[m->chunk];
-    const struct cairn_plan_lane *l = &h->plan.lane[c->lane];
+    const struct cairn_transit_chunk *c = &h->plan.chunk[m->chunk];
+    const struct cairn_transit_lane *l = &h->plan.lane[c->lane];
     const int straight = direct(h, l);
     enum cairn_status st = CAIRN_OK;
 
@@ -63,8 +63,8 @@ static enum cairn_status chunk_tables(struct cairn_handover *h, struct cairn_han
     m->pack = cairn_runs_begin(&h->pack);
     m->tiles = cairn_runs_begin(&h->tiles);
     for (int i = c->piece; i < c->piece + c->pieces; i++) {
-        const struct cairn_plan_piece *q = &h->plan.piece[i];
-        const struct cairn_plan_tensor *t = &h->tensor[q->tensor];
+        const struct cairn_transit_piece *q = &h->plan.piece[i];
+        const struct cairn_transit_tensor *t = &h->tensor[q->tensor];
         int64_t step[CAIRN_MAX_DIMS], x = (int64_t)(q->src / cairn_dtype_size(q->held));
         size_t at = straight ? q->drop[0].at : q->wire - c->wire;
 
@@ -77,11 +77,11 @@ static enum cairn_status chunk_tables(struct cairn_handover *h, struct cairn_han
     for (int k = 0; k < l->places && !straight; k++) {
         size_t at;
 
-        if (cairn_plan_lands(&h->plan, c, k, &at))
+        if (cairn_transit_lands(&h->plan, c, k, &at))
             continue;
         m->drop[k] = cairn_runs_begin(&h->drop);
         for (int i = c->piece; i < c->piece + c->pieces; i++) {
-            const struct cairn_plan_piece *q = &h->plan.piece[i];
+            const struct cairn_transit_piece *q = &h->plan.piece[i];
 
             TRY(cairn_runs_add_transfer(&h->drop, &m->drop[k], q, elements(h, q->wire - c->wire), q->n, elements(h, q->drop[k].at), q->drop[k].step, err));
         }
@@ -102,7 +102,7 @@ enum cairn_status cairn_hand_writer_open(struct cairn_handover *h, struct cairn_
     if (!TAKE(h->mine, h->plan.chunks))
         return CAIRN_NOMEM(err);
     for (int c = 0; c < h->plan.chunks; c++) {
-        const struct cairn_plan_lane *l = &h->plan.lane[h->plan.chunk[c].lane];
+        const struct cairn_transit_lane *l = &h->plan.lane[h->plan.chunk[c].lane];
 
         if (l->holder != own)
             continue;
@@ -147,8 +147,8 @@ out:
 
 static enum cairn_status send_chunk(struct cairn_handover *h, const struct cairn_hand_chunk *m, struct cairn_hand_stage *s, struct cairn_error *err)
 {
-    const struct cairn_plan_chunk *c = &h->plan.chunk[m->chunk];
-    const struct cairn_plan_lane *l = &h->plan.lane[c->lane];
+    const struct cairn_transit_chunk *c = &h->plan.chunk[m->chunk];
+    const struct cairn_transit_lane *l = &h->plan.lane[c->lane];
     struct cairn_compute *k = h->o.compute;
     enum cairn_dtype held = h->plan.piece[c->piece].held;
     struct cairn_hand_end *e = end_of(h, l->place[0]);
@@ -160,7 +160,7 @@ static enum cairn_status send_chunk(struct cairn_handover *h, const struct cairn
         size_t at;
 
         e = end_of(h, l->place[i]);
-        if (cairn_plan_lands(&h->plan, c, i, &at))
+        if (cairn_transit_lands(&h->plan, c, i, &at))
             TRY(copy_bytes(&s->stream, e->slot[e->open], at, s->room, 0, c->bytes, err));
         else
             TRY(cairn_runs_transfer(&h->drop, &m->drop[i], k, &s->stream, s->room, h->o.dtype, e->slot[e->open], h->o.dtype, err));
@@ -196,11 +196,11 @@ out:
 /* ---- sampler: tables ------------------------------------------------------------------------------------------------------------- */
 
 /* From the place's memory into the store. */
-static enum cairn_status unpack_tables(struct cairn_handover *h, const struct cairn_plan_part *own, int n, struct cairn_error *err)
+static enum cairn_status unpack_tables(struct cairn_handover *h, const struct cairn_transit_part *own, int n, struct cairn_error *err)
 {
-    struct cairn_plan_part *place = calloc((size_t)n + 1, sizeof *place), *want = calloc((size_t)n + 1, sizeof *want);
+    struct cairn_transit_part *place = calloc((size_t)n + 1, sizeof *place), *want = calloc((size_t)n + 1, sizeof *want);
     size_t size = cairn_dtype_size(h->o.dtype);
-    struct cairn_plan p = {0};
+    struct cairn_transit p = {0};
     enum cairn_status st = CAIRN_OK;
 
     if (!place || !want)
@@ -212,27 +212,27 @@ static enum cairn_status unpack_tables(struct cairn_handover *h, const struct ca
         want[i].at = own[i].at / cairn_dtype_size(own[i].dtype) * size; /* as if it had the type that travels */
         want[i].dtype = h->o.dtype;
     }
-    TRY(cairn_plan_create(&p, h->tensor, h->tensors, place, n, want, n, SIZE_MAX / 4, err));
+    TRY(cairn_transit_create(&p, h->tensor, h->tensors, place, n, want, n, SIZE_MAX / 4, err));
     h->unpack_call = cairn_runs_begin(&h->unpack);
     for (int i = 0; i < p.pieces; i++) {
-        const struct cairn_plan_piece *q = &p.piece[i];
+        const struct cairn_transit_piece *q = &p.piece[i];
 
         TRY(cairn_runs_add_transfer(&h->unpack, &h->unpack_call, q, elements(h, q->src), q->src_step, elements(h, q->drop[0].at), q->drop[0].step, err));
     }
     cairn_runs_end(&h->unpack, &h->unpack_call);
     TRY(cairn_runs_upload(&h->unpack, h->o.compute, err));
 out:
-    cairn_plan_free(&p);
+    cairn_transit_free(&p);
     free(place);
     free(want);
     return st;
 }
 
 /* Is what the place has just what the store has, in the store's type? */
-static int same_parts(const struct cairn_handover *h, const struct cairn_plan_part *own, int n)
+static int same_parts(const struct cairn_handover *h, const struct cairn_transit_part *own, int n)
 {
     for (int i = 0; i < n; i++) {
-        const struct cairn_plan_part *p = cairn_hand_part(h, h->read.place, own[i].tensor);
+        const struct cairn_transit_part *p = cairn_hand_part(h, h->read.place, own[i].tensor);
 
         if (own[i].dtype != h->o.dtype || memcmp(p->local, own[i].local, sizeof p->local) || memcmp(p->offset, own[i].offset, sizeof p->offset))
             return 0;
@@ -250,7 +250,7 @@ static enum cairn_status check_tables(struct cairn_handover *h, struct cairn_err
         !TAKE(h->verified_of, h->read.chunks))
         return CAIRN_NOMEM(err);
     for (int c = 0; c < h->plan.chunks; c++) {
-        const struct cairn_plan_chunk *k = &h->plan.chunk[c];
+        const struct cairn_transit_chunk *k = &h->plan.chunk[c];
         int i = h->read.index[c], place = i < 0 ? -1 : cairn_hand_place_of(&h->plan.lane[k->lane], h->read.place);
 
         if (i < 0)
@@ -258,8 +258,8 @@ static enum cairn_status check_tables(struct cairn_handover *h, struct cairn_err
         h->check[i] = cairn_runs_begin(&h->slot_tiles);
         h->bring_call[i] = cairn_runs_begin(&h->bring);
         for (int j = k->piece; j < k->piece + k->pieces; j++) {
-            const struct cairn_plan_piece *q = &h->plan.piece[j];
-            const struct cairn_plan_drop *d = &q->drop[place];
+            const struct cairn_transit_piece *q = &h->plan.piece[j];
+            const struct cairn_transit_drop *d = &q->drop[place];
             int64_t step[CAIRN_MAX_DIMS];
 
             cairn_runs_steps(&h->tensor[q->tensor], cairn_hand_part(h, h->read.place, q->tensor)->local, step);
@@ -276,7 +276,7 @@ out:
 
 enum cairn_status cairn_hand_reader_open(struct cairn_handover *h, int host_slots, struct cairn_error *err)
 {
-    struct cairn_plan_part *own = calloc((size_t)h->tensors + 1, sizeof *own);
+    struct cairn_transit_part *own = calloc((size_t)h->tensors + 1, sizeof *own);
     struct cairn_device *dev = h->o.compute->dev;
     enum cairn_status st = CAIRN_OK;
     int n = 0;
@@ -326,7 +326,7 @@ static enum cairn_status bring(struct cairn_handover *h, int chunk, int slot, st
 
         if (h->read.index[p] != chunk)
             continue;
-        if (cairn_plan_lands(&h->plan, &h->plan.chunk[p], cairn_hand_place_of(&h->plan.lane[h->plan.chunk[p].lane], h->read.place), &at))
+        if (cairn_transit_lands(&h->plan, &h->plan.chunk[p], cairn_hand_place_of(&h->plan.lane[h->plan.chunk[p].lane], h->read.place), &at))
             return copy_bytes(&h->reading.stream, to, at, h->read.slot[slot], at, h->plan.chunk[p].bytes / size * size, err);
     }
     TRY(cairn_runs_transfer(&h->bring, c, h->o.compute, &h->reading.stream, h->read.slot[slot], h->o.dtype, to, h->o.dtype, err));
@@ -377,7 +377,7 @@ static enum cairn_status switch_to(struct cairn_handover *h, struct cairn_buffer
     }
     for (int j = 0; j < h->tensors; j++) {
         struct cairn_tensor *t = &s->tensor[h->param[j]];
-        const struct cairn_plan_part *p = cairn_hand_part(h, h->read.place, j);
+        const struct cairn_transit_part *p = cairn_hand_part(h, h->read.place, j);
 
         if (!t->buf || !p)
             continue;

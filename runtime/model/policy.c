@@ -205,6 +205,12 @@ out:
 
 enum cairn_status cairn_policy_next(struct cairn_policy *p, const char *dir, struct cairn_compute *k, struct cairn_error *err)
 {
+    return cairn_policy_next_by(p, dir, k, NULL, NULL, err);
+}
+
+enum cairn_status cairn_policy_next_by(struct cairn_policy *p, const char *dir, struct cairn_compute *k, cairn_policy_fill_fn *fill, void *arg,
+                                       struct cairn_error *err)
+{
     enum cairn_status st = CAIRN_OK;
     struct cairn_reader *r = NULL;
     const struct cairn_manifest *m;
@@ -219,7 +225,8 @@ enum cairn_status cairn_policy_next(struct cairn_policy *p, const char *dir, str
     if (strcmp(m->kind, "policy") != 0 || (adapter_of(m) != NULL) != p->lora)
         TRY(cairn_fail(err, CAIRN_EDATA, "%s: not a policy of the form that is loaded", dir));
     if (!p->lora) {
-        TRY(cairn_load(&p->weights, r, NULL, k, NULL, err));
+        if (!fill || !fill(arg, &p->weights, r))
+            TRY(cairn_load(&p->weights, r, NULL, k, NULL, err));
     } else {
         hex = json_string_value(json_object_get(m->content, "base"));
         if (!hex || !cairn_digest_parse(hex, &base) || !cairn_digest_equal(base, p->base))
@@ -233,7 +240,8 @@ enum cairn_status cairn_policy_next(struct cairn_policy *p, const char *dir, str
             if (x->param != y->param || x->a != y->a || x->b != y->b || x->rank != y->rank || x->gamma != y->gamma)
                 TRY(cairn_fail(err, CAIRN_EDATA, "%s has an adapter of another form than the one that is loaded", dir));
         }
-        TRY(cairn_load(&p->adapter_weights, r, NULL, k, NULL, err));
+        if (!fill || !fill(arg, &p->adapter_weights, r))
+            TRY(cairn_load(&p->adapter_weights, r, NULL, k, NULL, err));
     }
     p->digest = m->digest;
     p->step = m->step;

@@ -46,6 +46,10 @@ enum cairn_status cairn_policy_open(struct cairn_policy *p, const char *dir, con
 /* The same memory with the weights of another policy directory of the same model (same base, same adapter form): for samplers that
  * stay alive. CAIRN_EDATA if it does not fit. */
 enum cairn_status cairn_policy_next(struct cairn_policy *p, const char *dir, struct cairn_compute *k, struct cairn_error *err);
+/* The same, but the values may come from elsewhere: fill returns 1 if it has put those of the reader's artefact into the store. */
+typedef int cairn_policy_fill_fn(void *arg, struct cairn_store *s, struct cairn_reader *r);
+enum cairn_status cairn_policy_next_by(struct cairn_policy *p, const char *dir, struct cairn_compute *k, cairn_policy_fill_fn *fill, void *arg,
+                                       struct cairn_error *err);
 void cairn_policy_close(struct cairn_policy *p);
 
 /* Configuration and adapter of an artefact of kind "base" or "policy" without its tensors. base: reader of the base for a policy with an

@@ -151,6 +151,16 @@ static enum cairn_status jobs(const struct cairn_recipe *r, struct cairn_error *
     return CAIRN_OK;
 }
 
+/* Where trainer and sampler are never alive at once there is no memory to hand over in. */
+static enum cairn_status sync(const struct cairn_recipe *r, struct cairn_error *err)
+{
+    const char *path = cairn_recipe_str(r, "sync.path");
+
+    if (!strcmp(cairn_recipe_str(r, "run.mode"), "resident") || !strcmp(path, "auto") || !strcmp(path, "file"))
+        return CAIRN_OK;
+    return cairn_recipe_fail(r, "sync.path", err, "%s: trainer and sampler are alive at once in run.mode: resident only; take auto or file", path);
+}
+
 enum cairn_status cairn_recipe_rules(const struct cairn_recipe *r, struct cairn_error *err)
 {
     enum cairn_status st;
@@ -161,6 +171,7 @@ enum cairn_status cairn_recipe_rules(const struct cairn_recipe *r, struct cairn_
     TRY(score(r, err));
     TRY(train(r, err));
     TRY(jobs(r, err));
+    TRY(sync(r, err));
     if (!power_of_two(cairn_recipe_i64(r, "numerics.segments")))
         TRY(cairn_recipe_fail(r, "numerics.segments", err, "%lld is no power of two",
                               (long long)cairn_recipe_i64(r, "numerics.segments")));

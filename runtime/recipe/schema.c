@@ -240,7 +240,8 @@ static const struct cairn_key table[] = {
     INT("train.parallel.dp", LAY, 0, "1", 1, 65536, "ranks", "Data parallel; the optimiser's state is sharded over it."),
 
     SECTION("sync", SCI, "From a trainer state to the sampler's weights."),
-    WORD("sync.path", OPS, 0, "auto", "auto|file|shm|cuda-ipc|nccl", "How bytes go; the same bits on each path. auto: by placement."),
+    WORD("sync.path", OPS, 0, "auto", "auto|file|shm|cuda-ipc|nccl", "How policies reach samplers that are alive (run.mode: resident), beside their files; the same bits on each path. auto: "
+         "shm or cuda-ipc on one node, else file."),
     WORD("sync.dtype", SCI, 0, "bf16", "bf16|f32", "The published weights; every forward uses them, the trainer's too."),
     OPTION("sync.node_store", OPS, "Base weights that stay on the node for the next job. null: off."),
     PATH("sync.node_store.path", OPS, REQ, NULL, "Folder on node-local disk or in /dev/shm."),

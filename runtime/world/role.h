@@ -10,7 +10,8 @@
  * Who waits for one looks now and then and sleeps in between: such a wait may take hours, holds no core and has no deadline. (A
  * peer that dies takes the job with it: the launcher sees to that.)
  *
- * Order of communicators: the whole world's (world.h), then role, commit of the role, node of the role, on all ranks.
+ * Order of communicators: the whole world's (world.h), then role, commit of the role, node of the role, on all ranks; then that of the
+ * handover (stages/common/fastpath.h).
  */
 #ifndef CAIRN_WORLD_ROLE_H
 #define CAIRN_WORLD_ROLE_H

@@ -8,6 +8,7 @@
 #include "ckpt/retention.h"
 #include "model/io.h"
 #include "model/policy.h"
+#include "stages/common/fastpath.h"
 #include "stages/common/inside.h"
 #include "stages/common/metrics.h"
 #include "stages/common/setup.h"
@@ -100,6 +101,7 @@ enum cairn_status cairn_publish_store(struct cairn_stage_ctx *ctx, const struct 
     o.identity = f.identity;
     TRY(cairn_save(&src, ctx->attempt, ctx->manifest, &o, err));
     TRY(content_set(ctx, &f, err));
+    cairn_fastpath_give(ctx->fastpath, ctx->link.step, published);
 out:
     form_close(&f);
     return st;

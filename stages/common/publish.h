@@ -14,7 +14,8 @@
 
 /* From the committed trainer state of the link's step. */
 enum cairn_status cairn_publish_work(struct cairn_stage_ctx *ctx, struct cairn_error *err);
-/* From published weights in memory, those of the committed state; on rank 0, the others have nothing to write. */
+/* From published weights in memory, those of the committed state; on rank 0, the others have nothing to write. Samplers that are alive
+ * have them by the fast path, too, before the policy is committed. */
 enum cairn_status cairn_publish_store(struct cairn_stage_ctx *ctx, const struct cairn_store *published, struct cairn_compute *k,
                                       struct cairn_error *err);
 /* After the commit: the step's line in RUN/log/metrics.jsonl, and retention of trainer states and policies. */

@@ -11,6 +11,7 @@
 #include "base/signals.h"
 #include "base/str.h"
 #include "ckpt/attempt.h"
+#include "stages/common/fastpath.h"
 #include "stages/common/ranks.h"
 #include "world/group.h"
 #include "world/role.h"
@@ -190,8 +191,10 @@ static void recipe_follow(struct resident *r)
     struct cairn_stage_ctx *ctx = r->ctx;
 
     cairn_run_at(ctx->run, ctx->link.step);
-    if (r->hashed && !cairn_digest_equal(r->hash, ctx->run->hash))
+    if (r->hashed && !cairn_digest_equal(r->hash, ctx->run->hash)) {
+        cairn_fastpath_drop(ctx->fastpath);
         cairn_stage_device_close(ctx, r->def);
+    }
     r->hash = ctx->run->hash;
     r->hashed = 1;
 }
@@ -281,6 +284,18 @@ out:
     return st;
 }
 
+/* Policies in memory, for those who make them and those who sample from them. */
+static enum cairn_status fastpath_open(struct resident *r, struct cairn_error *err)
+{
+    const int role = r->def->stage == CAIRN_STAGE_ROLLOUT ? 1 : r->def->stage == CAIRN_STAGE_TRAIN ? 2 : 0;
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_group_agree(r->whole->all, "devices", cairn_stage_device_open(r->ctx, r->def, err), err));
+    TRY(cairn_fastpath_open(&r->ctx->fastpath, r->ctx, r->whole, role, err));
+out:
+    return st;
+}
+
 /* This role makes nothing more: the others hear why, and are waited for without holding a core. */
 static void leave(struct resident *r, enum cairn_status st, const struct cairn_error *err)
 {
@@ -332,11 +347,18 @@ enum cairn_status cairn_resident(struct cairn_stage_ctx *ctx, const struct cairn
     TRY(cairn_group_agree(r.whole->all, "roles", roles_meet(&r, err), err));
     TRY(cairn_group_agree(r.whole->all, "the chain", done_settle(&r, err), err));
     ctx->world = r.role;
+    st = cairn_group_agree(r.whole->all, "handover", fastpath_open(&r, err), err);
+    if (st != CAIRN_OK) {
+        ctx->world = r.whole;
+        cairn_role_close(r.role);
+        goto out;
+    }
     snprintf(program, sizeof program, "cairn-%s", names[r.number]);
     cairn_log_init(program, r.role->rank);
     for (int i = 0; i < r.n && st == CAIRN_OK; i++)
         if (role_of(r.chain[i].stage) == r.number && !r.done[i])
             st = link_make(&r, i, err);
+    cairn_fastpath_drop(ctx->fastpath);
     cairn_stage_device_close(ctx, def);
     if (st == CAIRN_OK && r.eval.code != CAIRN_OK) {
         *err = r.eval;
@@ -346,6 +368,8 @@ enum cairn_status cairn_resident(struct cairn_stage_ctx *ctx, const struct cairn
         fprintf(stderr, "%s: %s\n", program, err->text);
     *mute = 1; /* told now, or another's to tell */
     leave(&r, st, err);
+    cairn_fastpath_close(ctx->fastpath);
+    ctx->fastpath = NULL;
     ctx->world = r.whole;
     cairn_role_close(r.role);
 out:

@@ -259,6 +259,18 @@ static int threads_of(const struct cairn_stage_ctx *ctx)
 }
 
 /* What a rank needs before it can begin. */
+enum cairn_status cairn_stage_device_open(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    if (!def->wants_device || ctx->compute)
+        return CAIRN_OK;
+    TRY(cairn_setup_compute(&ctx->device, ctx->run->recipe, threads_of(ctx), ctx->world->local_rank, err));
+    ctx->compute = &ctx->device;
+out:
+    return st;
+}
+
 static enum cairn_status prepare(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -269,10 +281,7 @@ static enum cairn_status prepare(struct cairn_stage_ctx *ctx, const struct cairn
         TRY(events_open(ctx, err));
     if (!def->wants_device)
         goto out;
-    if (!ctx->compute) {
-        TRY(cairn_setup_compute(&ctx->device, ctx->run->recipe, threads_of(ctx), ctx->world->local_rank, err));
-        ctx->compute = &ctx->device;
-    }
+    TRY(cairn_stage_device_open(ctx, def, err));
     /* Of replicas (dp) and tasks there may be any number: they are not part of it. */
     snprintf(layout, sizeof layout, "tp1 pp1 cp1 ep1 dp1 segments%lld", (long long)cairn_recipe_i64(ctx->run->recipe, "numerics.segments"));
     TRY(cairn_manifest_set_fingerprint(ctx->manifest, ctx->compute->numerics, layout, err));

@@ -38,6 +38,7 @@ struct cairn_stage_ctx {
     int partial;                            /* set by the work of an array task: its share is finished, but not everything */
     int agreed;                             /* ranks.h: the status at hand is that of all ranks */
     int resident;                           /* 1: the process goes on to further links (resident.h), */
+    struct cairn_fastpath *fastpath;        /* policies go by it, too (fastpath.h); NULL: there is none */
     void *kept;                             /* and this is what the work keeps for them; NULL: nothing yet */
     int64_t threads;                        /* --threads; 0: as the recipe says */
     /* private */
@@ -69,6 +70,8 @@ int cairn_stage_main(int argc, char **argv, const struct cairn_stage_def *def);
 /* One link, with the world and the run open and ctx->link and ctx->dir set: all but arguments, graders and world. What it returns is agreed. In:
  * st, how this rank fares so far. */
 enum cairn_status cairn_stage_link(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, enum cairn_status st, struct cairn_error *err);
+/* Opens the device of a rank whose work wants one, if it is not open. */
+enum cairn_status cairn_stage_device_open(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, struct cairn_error *err);
 /* What a link has opened is closed; the device and what is kept stay if the process is resident. */
 void cairn_stage_link_end(struct cairn_stage_ctx *ctx);
 /* The device is closed, and before it what the work has kept. */

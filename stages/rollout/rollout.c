@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "model/policy.h"
+#include "stages/common/fastpath.h"
 #include "stages/common/prompting.h"
 #include "stages/common/prompts.h"
 #include "stages/common/ranks.h"
@@ -51,6 +52,16 @@ struct rollout {
 
 /* ---- opening -------------------------------------------------------------------------------------------------------- */
 
+/* From the trainer's memory, where it is alive and has given just this policy. */
+static int policy_take(void *arg, struct cairn_store *s, struct cairn_reader *r)
+{
+    struct rollout *x = arg;
+    int got = cairn_fastpath_take(x->ctx->fastpath, s, r);
+
+    cairn_stage_info(x->ctx, "handover/in_memory", got);
+    return got;
+}
+
 static enum cairn_status policy_open(struct rollout *x, struct cairn_error *err)
 {
     struct cairn_stage_ctx *ctx = x->ctx;
@@ -66,7 +77,7 @@ static enum cairn_status policy_open(struct rollout *x, struct cairn_error *err)
     if (!dir || !base)
         TRY(CAIRN_NOMEM(err));
     if (x->kept->policy.table.count)
-        TRY(cairn_policy_next(&x->kept->policy, dir, ctx->compute, err));
+        TRY(cairn_policy_next_by(&x->kept->policy, dir, ctx->compute, policy_take, x, err));
     else
         TRY(cairn_policy_open(&x->kept->policy, dir, &o, ctx->compute, err));
     for (int i = 0; i < ctx->manifest->ninputs; i++)

@@ -293,7 +293,7 @@ static int body(struct cairn_world *w, void *arg)
     struct cairn_handover *h = NULL;
     struct cairn_error err = {0};
     struct bare bare = {0};
-    const struct cairn_plan *plan;
+    const struct cairn_transit *plan;
     struct cairn_ring_tag tag = {0};
     static double ours[MOST], theirs[MOST], ratio[MOST], visible[MOST];
     double opened = cairn_now_s();

@@ -168,7 +168,10 @@ static void bad_files(void **state)
         {WHOLE "rollout: {carry: true, dynamic: {}}\ntrain: {correction: {kind: icepop}}\n",
          "r.yaml:3:18: rollout.carry: true: this build draws the prompts of surplus groups again"},
         {WHOLE "rollout: {store: [text]}\n", "r.yaml:3:11: rollout.store: text: this build keeps tokens and log-probabilities only"},
-        {WHOLE "sync: {path: nccl}\n", "r.yaml:3:14: sync.path: nccl: this build hands over through files only"},
+        {WHOLE "sync: {path: shm}\n",
+         "r.yaml:3:14: sync.path: shm: trainer and sampler are alive at once in run.mode: resident only; take auto or file"},
+        {WHOLE "run: {mode: resident}\nsync: {path: nccl}\n",
+         "r.yaml:4:14: sync.path: nccl: this build hands over between alive stages of one node only (auto, file, shm or cuda-ipc)"},
         {"model: {from: x}\nrun: {steps: 0}\nrollout: {tasks: 2, dynamic: {max_rounds: 3}}\n",
          "r.yaml:3:18: rollout.tasks: 2: with rollout.dynamic the candidates depend on verdicts about earlier ones, which independent tasks "
          "cannot know; use replicas (rollout.parallel.dp)"},

@@ -1,7 +1,7 @@
-/* plan.c - makes the plan of plan.h: tensor by tensor the wanted boxes are cut where anybody's box ends, each cell finds a holder, cells
+/* transit.c - makes the plan of transit.h: tensor by tensor the wanted boxes are cut where anybody's box ends, each cell finds a holder, cells
  * that go the same way are put together again, and what is too large for a chunk is cut at rows. Then everything is sorted into lanes.
  */
-#include "world/plan.h"
+#include "world/transit.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,8 +24,8 @@ struct raw {
 };
 
 struct maker {
-    const struct cairn_plan_tensor *tensor;
-    const struct cairn_plan_part *held, *wanted;
+    const struct cairn_transit_tensor *tensor;
+    const struct cairn_transit_part *held, *wanted;
     int tensors, helds, wanteds, holders;
     size_t chunk_bytes;
     uint64_t *load; /* bytes given to each holder */
@@ -59,7 +59,7 @@ static int target(const struct maker *m, int tensor)
     return of >= 0 ? of : tensor;
 }
 
-static int covers(const struct cairn_plan_part *p, const struct box *b, int ndim)
+static int covers(const struct cairn_transit_part *p, const struct box *b, int ndim)
 {
     for (int d = 0; d < ndim; d++)
         if (b->offset[d] < p->offset[d] || b->offset[d] + b->local[d] > p->offset[d] + p->local[d])
@@ -79,7 +79,7 @@ static int64_t box_count(const struct box *b, int ndim)
 /* ---- boxes in memories -------------------------------------------------------------------------------------------------- */
 
 /* Elements from index i of dimension d to the next, in a part that is dense. */
-static int64_t stride(const struct cairn_plan_part *p, int ndim, int d)
+static int64_t stride(const struct cairn_transit_part *p, int ndim, int d)
 {
     int64_t n = 1;
 
@@ -89,7 +89,7 @@ static int64_t stride(const struct cairn_plan_part *p, int ndim, int d)
 }
 
 /* The first dimension of what lies in one run in this part. */
-static int run_from(const struct cairn_plan_part *p, const struct box *b, int ndim)
+static int run_from(const struct cairn_transit_part *p, const struct box *b, int ndim)
 {
     int d = ndim - 1;
 
@@ -99,7 +99,7 @@ static int run_from(const struct cairn_plan_part *p, const struct box *b, int nd
 }
 
 /* Are dimensions 0 .. d - 1 of the box one step of equal size each? */
-static int even_steps(const struct cairn_plan_part *p, const struct box *b, int d)
+static int even_steps(const struct cairn_transit_part *p, const struct box *b, int d)
 {
     for (int k = 1; k < d; k++)
         if (b->local[k] != p->local[k])
@@ -107,7 +107,7 @@ static int even_steps(const struct cairn_plan_part *p, const struct box *b, int 
     return 1;
 }
 
-static size_t begin_of(const struct cairn_plan_part *p, const struct box *b, int ndim)
+static size_t begin_of(const struct cairn_transit_part *p, const struct box *b, int ndim)
 {
     int64_t n = 0;
 
@@ -137,7 +137,7 @@ static int common_run(const struct maker *m, const struct raw *r, int *even)
 /* Cut at rows until it fits a chunk and has one step between its blocks. */
 static enum cairn_status add_raw(struct maker *m, const struct raw *r)
 {
-    const struct cairn_plan_tensor *t = &m->tensor[r->tensor];
+    const struct cairn_transit_tensor *t = &m->tensor[r->tensor];
     int64_t n = box_count(&r->box, t->ndim), bytes = n * (int64_t)cairn_dtype_size(t->dtype), each;
     enum cairn_status st = CAIRN_OK;
     int even, axis = 0;
@@ -196,7 +196,7 @@ static int holder_of(const struct maker *m, const struct box *b, int ndim, const
     int best = -1;
 
     for (int i = 0; i < helds; i++) {
-        const struct cairn_plan_part *p = &m->held[held[i]];
+        const struct cairn_transit_part *p = &m->held[held[i]];
 
         if (!covers(p, b, ndim))
             continue;
@@ -223,7 +223,7 @@ static int joins(const struct maker *m, const struct raw *a, const struct raw *b
 /* All cells of one tensor. held, wanted: its parts; wanted ascending by owner. */
 static enum cairn_status add_tensor(struct maker *m, int tensor, const int *held, int helds, const int *wanted, int wanteds, size_t *unique)
 {
-    const struct cairn_plan_tensor *t = &m->tensor[tensor];
+    const struct cairn_transit_tensor *t = &m->tensor[tensor];
     const size_t room = 2 * ((size_t)helds + (size_t)wanteds) + 2;
     int64_t *cut = malloc(room * DIMS * sizeof *cut), index[DIMS] = {0};
     int n[DIMS], cells = 1, d, free_dims = 0, along = 0, have = 0;
@@ -285,11 +285,11 @@ out:
     return st;
 }
 
-static enum cairn_status check_parts(const struct maker *m, const struct cairn_plan_part *part, int n, int wanted)
+static enum cairn_status check_parts(const struct maker *m, const struct cairn_transit_part *part, int n, int wanted)
 {
     for (int i = 0; i < n; i++) {
-        const struct cairn_plan_part *p = &part[i];
-        const struct cairn_plan_tensor *t;
+        const struct cairn_transit_part *p = &part[i];
+        const struct cairn_transit_tensor *t;
 
         if (p->tensor < 0 || p->tensor >= m->tensors || p->owner < 0)
             return CAIRN_BUG(m->err, "a part of no tensor");
@@ -318,7 +318,7 @@ static int tensor_order(const void *a, const void *b)
 }
 
 /* part[first[t]] .. part[first[t + 1]]: the parts of tensor t, ascending by owner. */
-static enum cairn_status sort_parts(const struct maker *m, const struct cairn_plan_part *part, int n, int **out, int **first)
+static enum cairn_status sort_parts(const struct maker *m, const struct cairn_transit_part *part, int n, int **out, int **first)
 {
     struct by_tensor *s = malloc(((size_t)n + 1) * sizeof *s);
 
@@ -356,7 +356,7 @@ static int names_of(const struct maker *m, const int *wanted, int wanteds)
     return names;
 }
 
-static enum cairn_status make_raws(struct maker *m, struct cairn_plan *p)
+static enum cairn_status make_raws(struct maker *m, struct cairn_transit *p)
 {
     int *held = NULL, *held_first = NULL, *wanted = NULL, *wanted_first = NULL;
     enum cairn_status st = CAIRN_OK;
@@ -419,13 +419,13 @@ static int lane_order(const void *a, const void *b, void *arg)
     return 0;
 }
 
-static void fill_piece(const struct maker *m, const struct raw *r, struct cairn_plan_piece *q, struct cairn_plan_drop *drop)
+static void fill_piece(const struct maker *m, const struct raw *r, struct cairn_transit_piece *q, struct cairn_transit_drop *drop)
 {
-    const struct cairn_plan_tensor *t = &m->tensor[r->tensor];
-    const struct cairn_plan_part *h = &m->held[r->held];
+    const struct cairn_transit_tensor *t = &m->tensor[r->tensor];
+    const struct cairn_transit_part *h = &m->held[r->held];
     int even, d = common_run(m, r, &even);
 
-    *q = (struct cairn_plan_piece){.tensor = r->tensor, .held = h->dtype, .blocks = 1, .n = 1, .drop = drop};
+    *q = (struct cairn_transit_piece){.tensor = r->tensor, .held = h->dtype, .blocks = 1, .n = 1, .drop = drop};
     memcpy(q->offset, r->box.offset, sizeof q->offset);
     memcpy(q->local, r->box.local, sizeof q->local);
     for (int k = 0; k < t->ndim; k++)
@@ -433,19 +433,19 @@ static void fill_piece(const struct maker *m, const struct raw *r, struct cairn_
     q->src = begin_of(h, &r->box, t->ndim);
     q->src_step = d > 0 ? stride(h, t->ndim, d - 1) : 0;
     for (int i = 0; i < r->places; i++) {
-        const struct cairn_plan_part *w = &m->wanted[m->place[r->first + i]];
+        const struct cairn_transit_part *w = &m->wanted[m->place[r->first + i]];
 
-        drop[i] = (struct cairn_plan_drop){w->owner, begin_of(w, &r->box, t->ndim), d > 0 ? stride(w, t->ndim, d - 1) : 0};
+        drop[i] = (struct cairn_transit_drop){w->owner, begin_of(w, &r->box, t->ndim), d > 0 ? stride(w, t->ndim, d - 1) : 0};
     }
 }
 
-static size_t piece_bytes(const struct cairn_plan_piece *q, const struct cairn_plan_tensor *tensor)
+static size_t piece_bytes(const struct cairn_transit_piece *q, const struct cairn_transit_tensor *tensor)
 {
     return (size_t)(q->blocks * q->n) * cairn_dtype_size(tensor[q->tensor].dtype);
 }
 
 /* Where the piece stands on the wire behind `end` bytes, the last of which are prev's. */
-static size_t wire_after(const struct cairn_plan_piece *prev, size_t end, const struct cairn_plan_piece *q)
+static size_t wire_after(const struct cairn_transit_piece *prev, size_t end, const struct cairn_transit_piece *q)
 {
     if (prev && prev->blocks == 1 && q->blocks == 1) {
         size_t there = prev->drop[0].at + (end - prev->wire);
@@ -456,9 +456,9 @@ static size_t wire_after(const struct cairn_plan_piece *prev, size_t end, const 
     return (end + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static enum cairn_status make_lanes(struct maker *m, struct cairn_plan *p)
+static enum cairn_status make_lanes(struct maker *m, struct cairn_transit *p)
 {
-    struct cairn_plan_drop *drop;
+    struct cairn_transit_drop *drop;
     size_t drops = 0, room = 0;
     int *place;
 
@@ -475,9 +475,9 @@ static enum cairn_status make_lanes(struct maker *m, struct cairn_plan *p)
     qsort_r(m->raw, (size_t)m->raws, sizeof *m->raw, lane_order, m);
     for (int i = 0; i < m->raws; i++) {
         const struct raw *r = &m->raw[i];
-        struct cairn_plan_lane *l = p->lanes ? &p->lane[p->lanes - 1] : NULL;
-        struct cairn_plan_chunk *c = p->chunks ? &p->chunk[p->chunks - 1] : NULL;
-        struct cairn_plan_piece *q = &p->piece[i], *prev = NULL;
+        struct cairn_transit_lane *l = p->lanes ? &p->lane[p->lanes - 1] : NULL;
+        struct cairn_transit_chunk *c = p->chunks ? &p->chunk[p->chunks - 1] : NULL;
+        struct cairn_transit_piece *q = &p->piece[i], *prev = NULL;
         size_t bytes;
 
         fill_piece(m, r, q, drop + drops);
@@ -485,7 +485,7 @@ static enum cairn_status make_lanes(struct maker *m, struct cairn_plan *p)
         bytes = piece_bytes(q, m->tensor);
         if (!l || l->holder != m->held[r->held].owner || places_order(m, &m->raw[l->piece], r)) {
             l = &p->lane[p->lanes++];
-            *l = (struct cairn_plan_lane){.holder = m->held[r->held].owner, .places = r->places, .place = place, .piece = i, .chunk = p->chunks};
+            *l = (struct cairn_transit_lane){.holder = m->held[r->held].owner, .places = r->places, .place = place, .piece = i, .chunk = p->chunks};
             for (int k = 0; k < r->places; k++)
                 *place++ = q->drop[k].place;
             c = NULL;
@@ -494,7 +494,7 @@ static enum cairn_status make_lanes(struct maker *m, struct cairn_plan *p)
         q->wire = wire_after(prev, l->bytes, q);
         if (!c || q->wire + bytes - c->wire > m->chunk_bytes) {
             c = &p->chunk[p->chunks++];
-            *c = (struct cairn_plan_chunk){.lane = p->lanes - 1, .piece = i, .wire = q->wire};
+            *c = (struct cairn_transit_chunk){.lane = p->lanes - 1, .piece = i, .wire = q->wire};
             l->chunks++;
         }
         c->pieces++;
@@ -515,7 +515,7 @@ static void put(struct cairn_hasher *h, int64_t v)
     cairn_hasher_add(h, &v, sizeof v);
 }
 
-static enum cairn_status sum_up(struct cairn_plan *p, const struct cairn_plan_tensor *tensor, struct cairn_error *err)
+static enum cairn_status sum_up(struct cairn_transit *p, const struct cairn_transit_tensor *tensor, struct cairn_error *err)
 {
     struct cairn_hasher *h = cairn_hasher_create();
 
@@ -535,7 +535,7 @@ static enum cairn_status sum_up(struct cairn_plan *p, const struct cairn_plan_te
         for (int k = 0; k < p->lane[i].places; k++)
             put(h, p->lane[i].place[k]);
         for (int j = p->lane[i].piece; j < p->lane[i].piece + p->lane[i].pieces; j++) {
-            const struct cairn_plan_piece *q = &p->piece[j];
+            const struct cairn_transit_piece *q = &p->piece[j];
 
             put(h, q->tensor);
             put(h, q->blocks);
@@ -558,28 +558,28 @@ static enum cairn_status sum_up(struct cairn_plan *p, const struct cairn_plan_te
     return CAIRN_OK;
 }
 
-enum cairn_status cairn_plan_create(struct cairn_plan *out, const struct cairn_plan_tensor *tensor, int tensors, const struct cairn_plan_part *held,
-                                    int helds, const struct cairn_plan_part *wanted, int wanteds, size_t chunk_bytes, struct cairn_error *err)
+enum cairn_status cairn_transit_create(struct cairn_transit *out, const struct cairn_transit_tensor *tensor, int tensors, const struct cairn_transit_part *held,
+                                    int helds, const struct cairn_transit_part *wanted, int wanteds, size_t chunk_bytes, struct cairn_error *err)
 {
     struct maker m = {.tensor = tensor, .held = held, .wanted = wanted, .tensors = tensors, .helds = helds, .wanteds = wanteds, .err = err};
-    struct cairn_plan p = {.tensors = tensors};
+    struct cairn_transit p = {.tensors = tensors};
     enum cairn_status st = CAIRN_OK;
 
-    m.chunk_bytes = chunk_bytes ? chunk_bytes : CAIRN_PLAN_CHUNK;
+    m.chunk_bytes = chunk_bytes ? chunk_bytes : CAIRN_TRANSIT_CHUNK;
     TRY(make_raws(&m, &p));
     TRY(make_lanes(&m, &p));
     TRY(sum_up(&p, tensor, err));
     *out = p;
     memset(&p, 0, sizeof p);
 out:
-    cairn_plan_free(&p);
+    cairn_transit_free(&p);
     free(m.load);
     free(m.raw);
     free(m.place);
     return st;
 }
 
-void cairn_plan_free(struct cairn_plan *p)
+void cairn_transit_free(struct cairn_transit *p)
 {
     if (!p)
         return;
@@ -590,9 +590,9 @@ void cairn_plan_free(struct cairn_plan *p)
     memset(p, 0, sizeof *p);
 }
 
-int cairn_plan_lands(const struct cairn_plan *p, const struct cairn_plan_chunk *c, int k, size_t *at)
+int cairn_transit_lands(const struct cairn_transit *p, const struct cairn_transit_chunk *c, int k, size_t *at)
 {
-    const struct cairn_plan_piece *first = &p->piece[c->piece];
+    const struct cairn_transit_piece *first = &p->piece[c->piece];
 
     *at = first->drop[k].at;
     for (int i = 0; i < c->pieces; i++)

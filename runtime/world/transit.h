@@ -1,4 +1,4 @@
-/* plan.h - the handover plan: which bytes of which tensor go from which holder to which place, each byte once.
+/* transit.h - the handover plan: which bytes of which tensor go from which holder to which place, each byte once.
  *
  * Two tables go in. What is *held*: parts of tensors (boxes of the global shape, dense in a holder's memory), several holders may
  * have the same. What is *wanted*: parts by place; a place is one memory that samplers read: a node's shared memory, a GPU. A plan
@@ -17,8 +17,8 @@
  * Pure functions: no ranks, no memory but the plan's own, which the caller frees. A box is cut only between whole rows of
  * the innermost dimension that its pieces share, so a piece never cuts a digest tile (ckpt/tiles.h) that its parts do not.
  */
-#ifndef CAIRN_WORLD_PLAN_H
-#define CAIRN_WORLD_PLAN_H
+#ifndef CAIRN_WORLD_TRANSIT_H
+#define CAIRN_WORLD_TRANSIT_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -27,7 +27,7 @@
 #include "base/digest.h"
 #include "base/status.h"
 
-struct cairn_plan_tensor {
+struct cairn_transit_tensor {
     const char *name; /* borrowed */
     enum cairn_dtype dtype; /* as it travels, and as every place holds it */
     int ndim;
@@ -35,7 +35,7 @@ struct cairn_plan_tensor {
     int of; /* index of the tensor whose bytes these are; its own index, or -1: not an alias */
 };
 
-struct cairn_plan_part {
+struct cairn_transit_part {
     int owner;  /* number of the holder, or of the place; the two are counted apart */
     int tensor;
     int64_t offset[CAIRN_MAX_DIMS], local[CAIRN_MAX_DIMS];
@@ -43,13 +43,13 @@ struct cairn_plan_part {
     enum cairn_dtype dtype; /* as it lies there; a wanted part's is the tensor's */
 };
 
-struct cairn_plan_drop {
+struct cairn_transit_drop {
     int place;
     size_t at;    /* bytes from the start of the place's memory to the first element */
     int64_t step; /* elements from one block to the next */
 };
 
-struct cairn_plan_piece {
+struct cairn_transit_piece {
     int tensor;
     enum cairn_dtype held;                                    /* the holder's dtype */
     int64_t offset[CAIRN_MAX_DIMS], local[CAIRN_MAX_DIMS];    /* box of the global tensor */
@@ -57,25 +57,25 @@ struct cairn_plan_piece {
     size_t src;                                               /* byte in the holder's memory */
     int64_t src_step;                                         /* elements between blocks there */
     size_t wire;                                              /* byte in the lane; blocks lie close there */
-    struct cairn_plan_drop *drop;                             /* one for each place of the lane, in its order; owned by the plan */
+    struct cairn_transit_drop *drop;                             /* one for each place of the lane, in its order; owned by the plan */
 };
 
-struct cairn_plan_chunk {
+struct cairn_transit_chunk {
     int lane, piece, pieces; /* its pieces: [piece, piece + pieces) */
     size_t wire, bytes;      /* in the lane */
 };
 
-struct cairn_plan_lane {
+struct cairn_transit_lane {
     int holder, places, *place; /* ascending */
     int piece, pieces, chunk, chunks;
     size_t bytes;
 };
 
-struct cairn_plan {
+struct cairn_transit {
     int tensors, lanes, pieces, chunks;
-    struct cairn_plan_lane *lane;   /* by holder, then by places */
-    struct cairn_plan_piece *piece; /* lane by lane, inside one in order of tensor and box */
-    struct cairn_plan_chunk *chunk; /* lane by lane */
+    struct cairn_transit_lane *lane;   /* by holder, then by places */
+    struct cairn_transit_piece *piece; /* lane by lane, inside one in order of tensor and box */
+    struct cairn_transit_chunk *chunk; /* lane by lane */
     size_t wire_bytes;   /* over all lanes: what leaves the holders */
     size_t unique_bytes; /* of tensors wanted anywhere, each byte once */
     size_t named_bytes;  /* the same if every alias were a tensor of its own */
@@ -83,14 +83,14 @@ struct cairn_plan {
     void *memory;
 };
 
-#define CAIRN_PLAN_CHUNK ((size_t)64 << 20)
+#define CAIRN_TRANSIT_CHUNK ((size_t)64 << 20)
 
 /* CAIRN_EDATA names the tensor and rows that are wanted and that nobody holds; CAIRN_EBUG: a part outside of its tensor. chunk_bytes 0:
- * CAIRN_PLAN_CHUNK. */
-enum cairn_status cairn_plan_create(struct cairn_plan *p, const struct cairn_plan_tensor *tensor, int tensors, const struct cairn_plan_part *held,
-                                    int helds, const struct cairn_plan_part *wanted, int wanteds, size_t chunk_bytes, struct cairn_error *err);
-void cairn_plan_free(struct cairn_plan *p);
+ * CAIRN_TRANSIT_CHUNK. */
+enum cairn_status cairn_transit_create(struct cairn_transit *p, const struct cairn_transit_tensor *tensor, int tensors, const struct cairn_transit_part *held,
+                                    int helds, const struct cairn_transit_part *wanted, int wanteds, size_t chunk_bytes, struct cairn_error *err);
+void cairn_transit_free(struct cairn_transit *p);
 /* 1: in the memory of places[k] of its lane the chunk lies as on the wire, so that it may land there: *at is where. */
-int cairn_plan_lands(const struct cairn_plan *p, const struct cairn_plan_chunk *c, int k, size_t *at);
+int cairn_transit_lands(const struct cairn_transit *p, const struct cairn_transit_chunk *c, int k, size_t *at);
 
 #endif

@@ -1,4 +1,4 @@
-/* plan_test.c - plans are carried out on bytes: what every place holds afterwards is what the whole tensors hold there; each byte once. */
+/* transit_test.c - plans are carried out on bytes: what every place holds afterwards is what the whole tensors hold there; each byte once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,13 +10,13 @@
 #include <string.h>
 
 #include "base/philox.h"
-#include "world/plan.h"
+#include "world/transit.h"
 
 #define MOST 64
 
 struct scene {
-    struct cairn_plan_tensor tensor[MOST];
-    struct cairn_plan_part held[MOST * 8], wanted[MOST * 8];
+    struct cairn_transit_tensor tensor[MOST];
+    struct cairn_transit_part held[MOST * 8], wanted[MOST * 8];
     int tensors, helds, wanteds, holders, places;
     size_t holder_end[8], place_end[8];
     uint32_t draws;
@@ -33,16 +33,16 @@ static uint32_t draw(struct scene *s, uint32_t n)
 
 static int tensor(struct scene *s, const char *name, int ndim, int64_t a, int64_t b, int64_t c)
 {
-    s->tensor[s->tensors] = (struct cairn_plan_tensor){.name = name, .dtype = CAIRN_BF16, .ndim = ndim, .dim = {a, b, c}, .of = -1};
+    s->tensor[s->tensors] = (struct cairn_transit_tensor){.name = name, .dtype = CAIRN_BF16, .ndim = ndim, .dim = {a, b, c}, .of = -1};
     return s->tensors++;
 }
 
 static void part(struct scene *s, int held, int owner, int t, int axis, int64_t begin, int64_t n)
 {
-    struct cairn_plan_part *p = held ? &s->held[s->helds++] : &s->wanted[s->wanteds++];
+    struct cairn_transit_part *p = held ? &s->held[s->helds++] : &s->wanted[s->wanteds++];
     size_t *end = held ? &s->holder_end[owner] : &s->place_end[owner], bytes = 2;
 
-    *p = (struct cairn_plan_part){.owner = owner, .tensor = t, .dtype = CAIRN_BF16};
+    *p = (struct cairn_transit_part){.owner = owner, .tensor = t, .dtype = CAIRN_BF16};
     for (int d = 0; d < s->tensor[t].ndim; d++)
         p->local[d] = s->tensor[t].dim[d];
     if (axis >= 0) {
@@ -56,7 +56,7 @@ static void part(struct scene *s, int held, int owner, int t, int axis, int64_t 
     *(held ? &s->holders : &s->places) = owner >= (held ? s->holders : s->places) ? owner + 1 : held ? s->holders : s->places;
 }
 
-static int64_t whole_index(const struct cairn_plan_tensor *t, const struct cairn_plan_part *p, int64_t i)
+static int64_t whole_index(const struct cairn_transit_tensor *t, const struct cairn_transit_part *p, int64_t i)
 {
     int64_t index[CAIRN_MAX_DIMS] = {0}, g = 0;
 
@@ -69,7 +69,7 @@ static int64_t whole_index(const struct cairn_plan_tensor *t, const struct cairn
     return g;
 }
 
-static int64_t part_count(const struct cairn_plan_tensor *t, const struct cairn_plan_part *p)
+static int64_t part_count(const struct cairn_transit_tensor *t, const struct cairn_transit_part *p)
 {
     int64_t n = 1;
 
@@ -84,7 +84,7 @@ static uint16_t value(int tensor, int64_t i)
 }
 
 /* Chunks in the order given, through a wire; then every wanted part is looked at. */
-static void carry_out(struct scene *s, const struct cairn_plan *p, int backwards)
+static void carry_out(struct scene *s, const struct cairn_transit *p, int backwards)
 {
     uint16_t *holder[8] = {0}, *place[8] = {0}, *wire = calloc(1, p->wire_bytes + 64);
     size_t sent = 0;
@@ -99,12 +99,12 @@ static void carry_out(struct scene *s, const struct cairn_plan *p, int backwards
             holder[s->held[i].owner][s->held[i].at / 2 + (size_t)k] =
                 value(s->held[i].tensor, whole_index(&s->tensor[s->held[i].tensor], &s->held[i], k));
     for (int n = 0; n < p->chunks; n++) {
-        const struct cairn_plan_chunk *c = &p->chunk[backwards ? p->chunks - 1 - n : n];
-        const struct cairn_plan_lane *l = &p->lane[c->lane];
+        const struct cairn_transit_chunk *c = &p->chunk[backwards ? p->chunks - 1 - n : n];
+        const struct cairn_transit_lane *l = &p->lane[c->lane];
 
         sent += c->bytes;
         for (int i = c->piece; i < c->piece + c->pieces; i++) {
-            const struct cairn_plan_piece *q = &p->piece[i];
+            const struct cairn_transit_piece *q = &p->piece[i];
 
             assert_true(q->wire >= c->wire && q->wire + (size_t)(q->blocks * q->n) * 2 <= c->wire + c->bytes);
             for (int64_t b = 0; b < q->blocks; b++)
@@ -116,7 +116,7 @@ static void carry_out(struct scene *s, const struct cairn_plan *p, int backwards
         for (int k = 0; k < l->places; k++) { /* what is said to land lies there as on the wire */
             size_t at;
 
-            if (cairn_plan_lands(p, c, k, &at))
+            if (cairn_transit_lands(p, c, k, &at))
                 for (int i = c->piece; i < c->piece + c->pieces; i++)
                     assert_memory_equal((char *)place[l->place[k]] + at + (p->piece[i].wire - c->wire), (char *)wire + p->piece[i].wire,
                                         (size_t)(p->piece[i].blocks * p->piece[i].n) * 2);
@@ -140,12 +140,12 @@ static void carry_out(struct scene *s, const struct cairn_plan *p, int backwards
     free(wire);
 }
 
-static struct cairn_plan make(struct scene *s, size_t chunk)
+static struct cairn_transit make(struct scene *s, size_t chunk)
 {
-    struct cairn_plan p;
+    struct cairn_transit p;
     struct cairn_error err;
 
-    if (cairn_plan_create(&p, s->tensor, s->tensors, s->held, s->helds, s->wanted, s->wanteds, chunk, &err) != CAIRN_OK)
+    if (cairn_transit_create(&p, s->tensor, s->tensors, s->held, s->helds, s->wanted, s->wanteds, chunk, &err) != CAIRN_OK)
         fail_msg("%s", err.text);
     return p;
 }
@@ -165,7 +165,7 @@ static void model(struct scene *s)
 static void one_to_one(void **state)
 {
     struct scene s;
-    struct cairn_plan p;
+    struct cairn_transit p;
 
     (void)state;
     model(&s);
@@ -181,12 +181,12 @@ static void one_to_one(void **state)
         for (int c = 0; c < p.chunks; c++) {
             size_t at;
 
-            assert_true(cairn_plan_lands(&p, &p.chunk[c], 0, &at));
+            assert_true(cairn_transit_lands(&p, &p.chunk[c], 0, &at));
             assert_true(p.chunk[c].bytes <= chunk || p.chunk[c].pieces == 1);
         }
         carry_out(&s, &p, 0);
         carry_out(&s, &p, 1);
-        cairn_plan_free(&p);
+        cairn_transit_free(&p);
     }
 }
 
@@ -194,7 +194,7 @@ static void one_to_one(void **state)
 static void shards_to_experts(void **state)
 {
     struct scene s;
-    struct cairn_plan p;
+    struct cairn_transit p;
     size_t wanted = 0;
 
     (void)state;
@@ -219,7 +219,7 @@ static void shards_to_experts(void **state)
         assert_true(p.lane[l].places == 4 || p.lane[l].places == 2);
     carry_out(&s, &p, 0);
     carry_out(&s, &p, 1);
-    cairn_plan_free(&p);
+    cairn_transit_free(&p);
 }
 
 /* Rows of tables only: tensor parallel slices of either dimension, a pipeline stage's tensors, from any layout to any. */
@@ -231,7 +231,7 @@ static void slices(void **state)
     for (int from = 1; from <= 4; from *= 2)
         for (int to = 1; to <= 4; to *= 2)
             for (int axis = 0; axis < 3; axis++) {
-                struct cairn_plan p;
+                struct cairn_transit p;
 
                 model(&s);
                 for (int t = 0; t < s.tensors; t++) {
@@ -249,7 +249,7 @@ static void slices(void **state)
                 p = make(&s, 200);
                 assert_true(p.wire_bytes >= p.unique_bytes);
                 carry_out(&s, &p, from == 2);
-                cairn_plan_free(&p);
+                cairn_transit_free(&p);
             }
 }
 
@@ -257,7 +257,7 @@ static void slices(void **state)
 static void load_is_shared(void **state)
 {
     struct scene s = {0};
-    struct cairn_plan p;
+    struct cairn_transit p;
     size_t of[4] = {0};
 
     (void)state;
@@ -273,13 +273,13 @@ static void load_is_shared(void **state)
     for (int r = 0; r < 4; r++)
         assert_true(of[r] + 50 * 16 >= p.wire_bytes / 4 && of[r] <= p.wire_bytes / 4 + 50 * 16);
     carry_out(&s, &p, 0);
-    cairn_plan_free(&p);
+    cairn_transit_free(&p);
 }
 
 static void aliases_travel_once(void **state)
 {
     struct scene s = {0};
-    struct cairn_plan p;
+    struct cairn_transit p;
     int a, b, c;
 
     (void)state;
@@ -299,7 +299,7 @@ static void aliases_travel_once(void **state)
     assert_int_equal(p.named_bytes, (2 * 32 * 64 + 8 * 32) * 2);
     assert_int_equal(p.wire_bytes, p.unique_bytes);
     carry_out(&s, &p, 0);
-    cairn_plan_free(&p);
+    cairn_transit_free(&p);
 }
 
 static void random_layouts(void **state)
@@ -309,7 +309,7 @@ static void random_layouts(void **state)
 
     (void)state;
     for (int round = 0; round < 60; round++) {
-        struct cairn_plan p, again;
+        struct cairn_transit p, again;
 
         model(&s);
         s.draws = draws;
@@ -334,34 +334,34 @@ static void random_layouts(void **state)
         again = make(&s, 1 << 20);
         carry_out(&s, &again, 0);
         assert_true(again.unique_bytes == p.unique_bytes);
-        cairn_plan_free(&p);
-        cairn_plan_free(&again);
+        cairn_transit_free(&p);
+        cairn_transit_free(&again);
     }
 }
 
 static void refused(void **state)
 {
     struct scene s = {0};
-    struct cairn_plan p;
+    struct cairn_transit p;
     struct cairn_error err;
 
     (void)state;
     tensor(&s, "x", 2, 10, 4, 0);
     part(&s, 1, 0, 0, 0, 0, 6);
     part(&s, 0, 0, 0, -1, 0, 0);
-    assert_int_equal(cairn_plan_create(&p, s.tensor, 1, s.held, 1, s.wanted, 1, 0, &err), CAIRN_EDATA);
+    assert_int_equal(cairn_transit_create(&p, s.tensor, 1, s.held, 1, s.wanted, 1, 0, &err), CAIRN_EDATA);
     assert_string_equal(err.text, "x: nobody holds the part from row 6 on (4 rows) that place 0 wants");
     s.held[0].local[0] = 11;
-    assert_int_equal(cairn_plan_create(&p, s.tensor, 1, s.held, 1, s.wanted, 1, 0, &err), CAIRN_EBUG);
+    assert_int_equal(cairn_transit_create(&p, s.tensor, 1, s.held, 1, s.wanted, 1, 0, &err), CAIRN_EBUG);
     s.held[0].local[0] = 10;
     s.wanted[0].dtype = CAIRN_F32;
-    assert_int_equal(cairn_plan_create(&p, s.tensor, 1, s.held, 1, s.wanted, 1, 0, &err), CAIRN_EBUG);
+    assert_int_equal(cairn_transit_create(&p, s.tensor, 1, s.held, 1, s.wanted, 1, 0, &err), CAIRN_EBUG);
 }
 
 static void digests_tell_plans_apart(void **state)
 {
     struct scene s;
-    struct cairn_plan a, b;
+    struct cairn_transit a, b;
 
     (void)state;
     model(&s);
@@ -372,12 +372,12 @@ static void digests_tell_plans_apart(void **state)
     a = make(&s, 0);
     b = make(&s, 0);
     assert_true(cairn_digest_equal(a.digest, b.digest));
-    cairn_plan_free(&b);
+    cairn_transit_free(&b);
     s.wanted[3].at += 64;
     b = make(&s, 0);
     assert_false(cairn_digest_equal(a.digest, b.digest));
-    cairn_plan_free(&a);
-    cairn_plan_free(&b);
+    cairn_transit_free(&a);
+    cairn_transit_free(&b);
 }
 
 int main(void)
