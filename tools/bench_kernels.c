@@ -256,6 +256,14 @@ CALL(logprob_bwd)
 CALL(sample)
 CALL(adamw)
 CALL(sumsq)
+CALL(short_conv)
+CALL(kda_gate)
+CALL(kda)
+CALL(kda_bwd)
+CALL(gated_norm)
+CALL(hyper)
+CALL(hyper_bwd)
+CALL(hyper_out)
 
 static enum cairn_status products(struct bench *b)
 {
@@ -398,6 +406,80 @@ static int64_t modulo(int64_t i, const int64_t *k)
     return i * 7919 % k[0];
 }
 
+/* GLM-5.3-Flash. Multiply-adds of KDA that count: products with the state and its updates, 3 D^2 a row, backward 9. */
+static enum cairn_status flash(struct bench *b)
+{
+    static const int sizes[][4] = {/* N, length, H, D */ {2048, 256, 4, 16}, {1024, 256, 4, 128}};
+    enum cairn_status st = CAIRN_OK;
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        int64_t n = sizes[i][0], len = sizes[i][1], H = sizes[i][2], D = sizes[i][3], P = H * D, J = 4, M = J * (J + 2);
+        const int64_t by_head[3] = {n, H, D}, rows[2] = {n * H, D};
+        double all = (double)(n * P);
+        char name[128];
+        struct cairn_tensor x = tensor(b, CAIRN_F32, 2, n, P, 0), y = tensor(b, CAIRN_F32, 2, n, P, 0),
+                            pos = tensor(b, CAIRN_I32, 1, n, 0, 0), seq = tensor(b, CAIRN_I32, 1, n, 0, 0),
+                            g = tensor(b, CAIRN_F32, 2, n, P, 0), beta = tensor(b, CAIRN_F32, 2, n, H, 0),
+                            q = tensor(b, CAIRN_F32, 3, n, H, D), k = tensor(b, CAIRN_F32, 3, n, H, D),
+                            v = tensor(b, CAIRN_F32, 3, n, H, D), o = tensor(b, CAIRN_F32, 3, n, H, D),
+                            dg = tensor(b, CAIRN_F32, 3, n, H, D), dbeta = tensor(b, CAIRN_F32, 2, n, H, 0),
+                            streams = tensor(b, CAIRN_F32, 3, n, J, P), m = tensor(b, CAIRN_F32, 2, n, M, 0),
+                            mix = tensor(b, CAIRN_F32, 2, n, M, 0);
+        struct cairn_tensor base = tensor(b, CAIRN_F32, 1, M, 0, 0), scale = tensor(b, CAIRN_F32, 1, 3, 0, 0),
+                            rstd = tensor(b, CAIRN_F32, 1, n, 0, 0);
+        struct cairn_short_conv conv = {x, tensor(b, CAIRN_F32, 2, P, 4, 0), y, pos, seq, {0}};
+        struct cairn_kda_gate gate = {
+            x, tensor(b, CAIRN_F32, 2, n, H, 0), tensor(b, CAIRN_F32, 1, H, 0, 0), tensor(b, CAIRN_F32, 1, P, 0, 0), g, beta, -5};
+        struct cairn_gated_norm norm = {.x = cairn_tensor_reshape(&x, 2, rows),
+                                        .z = cairn_tensor_reshape(&y, 2, rows),
+                                        .w = tensor(b, CAIRN_F32, 1, D, 0, 0),
+                                        .y = cairn_tensor_reshape(&o, 2, rows),
+                                        .eps = 1e-5f};
+        struct cairn_kda f;
+        struct cairn_kda_bwd r;
+        struct cairn_hyper h = {streams, m, base, scale, mix, rstd, y, 1e-5f, 1e-6f, 20};
+        struct cairn_hyper_out over = {streams, x, mix, streams};
+        struct cairn_hyper_bwd back = {.x = streams,
+                                       .m = m,
+                                       .base = base,
+                                       .scale = scale,
+                                       .rstd = rstd,
+                                       .dy = x,
+                                       .dmix = m,
+                                       .dm = mix,
+                                       .dx = streams,
+                                       .eps = 1e-6f,
+                                       .iterations = 20};
+
+        ints(&pos, position_of, &len);
+        ints(&seq, sequence_of, &len);
+        snprintf(name, sizeof name, "short_conv %lldx%lld", (long long)n, (long long)P);
+        TRY(line(b, name, call_short_conv, &conv, 0, 8 * all));
+        snprintf(name, sizeof name, "kda_gate %lldx%lld", (long long)n, (long long)P);
+        TRY(line(b, name, call_kda_gate, &gate, 0, 8 * all));
+        g = cairn_tensor_reshape(&g, 3, by_head);
+        f = (struct cairn_kda){q, k, v, g, beta, o, pos, seq, {0}, 0.1f, 1e-6f};
+        r = (struct cairn_kda_bwd){q, k, v, g, beta, o, y, y, y, dg, dbeta, pos, seq, 0.1f, 1e-6f};
+        r.dq = r.dk = r.dv = cairn_tensor_reshape(&y, 3, by_head);
+        snprintf(name, sizeof name, "kda %lld of %lld, %lld heads of %lld", (long long)n, (long long)len, (long long)H,
+                 (long long)D);
+        TRY(line(b, name, call_kda, &f, 6 * all * (double)D, 0));
+        snprintf(name, sizeof name, "kda_bwd %lld of %lld, %lld heads of %lld", (long long)n, (long long)len, (long long)H,
+                 (long long)D);
+        TRY(line(b, name, call_kda_bwd, &r, 18 * all * (double)D, 0));
+        snprintf(name, sizeof name, "gated_norm %lldx%lld", (long long)(n * H), (long long)D);
+        TRY(line(b, name, call_gated_norm, &norm, 0, 12 * all));
+        snprintf(name, sizeof name, "hyper %lldx%lldx%lld", (long long)n, (long long)J, (long long)P);
+        TRY(line(b, name, call_hyper, &h, 0, 4 * all * (double)(J + 1)));
+        TRY(line(b, "  out", call_hyper_out, &over, 0, 4 * all * (double)(2 * J + 1)));
+        TRY(line(b, "  backward", call_hyper_bwd, &back, 0, 4 * all * (double)(3 * J + 1)));
+        forget(b);
+    }
+out:
+    forget(b);
+    return st;
+}
+
 static enum cairn_status rest(struct bench *b)
 {
     enum cairn_status st = CAIRN_OK;
@@ -513,6 +595,7 @@ int cairn_bench_kernels(FILE *out)
     TRY(products(&b));
     TRY(grouped(&b));
     TRY(attention(&b));
+    TRY(flash(&b));
     TRY(rest(&b));
 out:
     forget(&b);

@@ -54,14 +54,19 @@ static void keys(struct lab *l)
                      *out = thing_new(l, LAB_ACT, packs[i].pad, 2, rows, d), *out2 = thing_like(l, out, 1);
         struct thing *tail = thing_new(l, LAB_ACT, 0, 3, MOST_SEQS, m, 2 * d), /* NaN all over */
             *pages, *cache = thing_new(l, LAB_ACT, 0, 2, MOST_SEQS * PAGES * PAGE, d);
-        struct cairn_pool_keys a = {
+        struct cairn_pool_keys a;
+
+        for (int64_t e = 0; i == 3 && e < thing_count(gate); e++)
+            *thing_f(gate, e) -= 300; /* exp of any is 0 */
+        thing_up(l, gate);
+        a = (struct cairn_pool_keys){
             k->t, gate->t, ape->t, {0}, {.rows = out->t, .pos = p.pos->t, .seq = p.seq->t, .start = p.start->t}};
 
         LAB_OK(l, l->fast->pool_keys(&l->c.stream, &a, &l->err));
         a.keys.rows = out2->t;
         LAB_OK(l, l->ref->pool_keys(&l->c.stream, &a, &l->err));
         thing_down(l, out), thing_down(l, out2);
-        lab_near(l, packs[i].why, out, out2, 1e-5, 5e-6); /* rows of no pool stay NaN in both */
+        lab_near(l, packs[i].why, out, out2, 1e-5, i == 3 ? 1e-4 : 5e-6); /* rows of no pool stay NaN in both */
         /* in pieces, to pages in a mixed order */
         for (int e = 0; e < MOST_SEQS * PAGES; e++)
             table[e] = (e * 7 + 3) % (MOST_SEQS * PAGES); /* 7 and 160 have no common factor */
