@@ -224,13 +224,13 @@ struct cairn_kda_gate_bwd {
 /* Kimi delta attention (arXiv:2510.26692), per head, state S (D keys, D values) in fp32, zero before position 0:
  *     qh = q / sqrt(sum q^2 + eps) * scale, kh = k / sqrt(sum k^2 + eps), a = exp(g)
  *     S~ = diag(a) S, d = beta * (v - S~^T kh), S = S~ + kh d^T, o = S^T qh.
- * In chunks of 16 positions (p / 16). With S the state before the chunk, P_i = a_0 .. a_i the decay since then, kh~_s = kh_s *
- * a_{s+1} .. a_i the keys before row i, decayed until it: d_i = beta_i (v_i - S^T (kh_i P_i) - sum_{s<i} (kh_i.kh~_s) d_s),  o_i =
- * S^T (qh_i P_i) + sum_{s<=i} (qh_i.kh~_s) d_s and S <- diag(P) S + sum_s kh~_s d_s^T after row 15. Decays are running products: no
- * exponential of a sum, no quotient, nothing above 1 for any g <= 0. A row needs the chunk's earlier rows alone, so decoding is
- * this algorithm one row at a time. q, k, v, o act (N, H, D) strided, D a multiple of 4 (cuda: at most 128); g f32 (N, H,
- * D); beta f32 (N, H); state f32 (B, H, CAIRN_KDA_ROWS(D), D): S by key; 16 rows kh~; 16 rows d; P. Of the open chunk's rows there
- * are (next position) mod 16. */
+ * In chunks of 16 positions (p / 16). S: the state before the chunk; P_i = a_0 .. a_i; kh~_s = kh_s * a_{s+1} .. a_i, before row i:
+ *     d_i = beta_i (v_i - S^T (kh_i P_i) - sum_{s<i} (kh_i.kh~_s) d_s),  o_i = S^T (qh_i P_i) + sum_{s<=i} (qh_i.kh~_s) d_s,
+ * and S <- diag(P) S + sum_s kh~_s d_s^T after row 15. Decays are running products: no exponential of a sum, no quotient, nothing
+ * above 1 for any g <= 0. A row needs the chunk's earlier rows alone, so decoding is this algorithm one row at a time.
+ * q, k, v, o act (N, H, D) strided, D a multiple of 4 (cuda: at most 128); g f32 (N, H, D); beta f32 (N, H).
+ * state f32 (B, H, CAIRN_KDA_ROWS(D), D): S by key; 16 rows kh~; 16 rows d; P. Open rows: (next position) mod 16.
+ * The sums over s and over channels: kda.h, kda.cuh. */
 #define CAIRN_KDA_CHUNK   16
 #define CAIRN_KDA_ROWS(D) ((D) + 2 * CAIRN_KDA_CHUNK + 1)
 struct cairn_kda {
@@ -268,9 +268,9 @@ struct cairn_hyper {
     float norm_eps, eps;
     int iterations;
 };
-/* From dy (N, D) and dmix (N, M; its pre is not read): dm f32 (N, M), gradient of m, through the unrolled loop; may be dmix. dx +=
- * pre[i] * dy
- * + x * r', r' the gradient through rstd; the caller adds dm . W. dbase f32 (M), dscale f32 (3) += sum over rows (absent: skip). */
+/* From dy (N, D) and dmix (N, M; its pre is not read): dm f32 (N, M), gradient of m, through the unrolled loop; may be dmix.
+ * dx += pre[i] * dy + x * r', r' the gradient through rstd; the caller adds dm . W.
+ * dbase f32 (M), dscale f32 (3) += sum over rows (absent: skip). */
 struct cairn_hyper_bwd {
     struct cairn_tensor x, m, base, scale, rstd, dy, dmix, dm, dx, dbase, dscale;
     float eps;
