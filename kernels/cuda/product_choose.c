@@ -136,7 +136,7 @@ static int wgmma_by_default(const struct call *c, const struct product *p)
 /* The tile of few rows that leaves the fewest of its rows empty, and of those the widest that still fills the card. */
 static int few_by_default(const struct call *c, const struct product *p)
 {
-    int64_t rows = rows_of(p), z = p->batch, least = INT64_MAX;
+    int64_t rows = rows_of(p), z = (int64_t)p->batch * p->parts, least = INT64_MAX;
     int best = 0;
 
     for (int i = 0; i < PRODUCT_FEW_TILES; i++) {

@@ -23,7 +23,7 @@ template <int BM, int BN, int WM, int WN, int STAGES> __global__ void __launch_b
     extern __shared__ __align__(16) unsigned char shared[];
     struct tile t = tile_of_block(p, BM, BN);
     const int line0 = threadIdx.x / AT, at = threadIdx.x % AT * 8, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int m0 = warp / WN * TM, n0 = warp % WN * TN, k = (int)p.k, steps = (k + BK - 1) / BK;
+    const int m0 = warp / WN * TM, n0 = warp % WN * TN, k = (int)(t.k1 - t.k0), steps = (k + BK - 1) / BK;
     const uint32_t ring = shared_address(shared), to = ring + line0 * PITCH + at * 2;
     const bf16 *from[COPIES];
     uint32_t there = 0; /* a bit for each line that exists */
@@ -39,12 +39,12 @@ template <int BM, int BN, int WM, int WN, int STAGES> __global__ void __launch_b
             int64_t row = t.row0 + line;
 
             there |= (uint32_t)(row < t.row1) << i;
-            from[i] = (const bf16 *)p.a + t.a + (row < t.row1 ? row : t.row0) * p.as + at;
+            from[i] = (const bf16 *)p.a + t.a + (row < t.row1 ? row : t.row0) * p.as + t.k0 + at;
         } else {
             int64_t col = t.col0 + line - BM;
 
             there |= (uint32_t)(col < p.n) << i;
-            from[i] = (const bf16 *)p.b + t.b + (col < p.n ? col : t.col0) * p.bs + at;
+            from[i] = (const bf16 *)p.b + t.b + (col < p.n ? col : t.col0) * p.bs + t.k0 + at;
         }
     }
 /* Stage `step` into its place of the ring; from[] goes to the next stage. Nothing is read behind k. */
@@ -103,7 +103,7 @@ template <int BM, int BN, int WM, int WN, int STAGES> __global__ void __launch_b
 #define RUN(BM, BN, WM, WN, STAGES)                                                                                                \
     do {                                                                                                                           \
         static uint64_t allowed;                                                                                                   \
-        dim3 grid((unsigned)ceil_div(p->n, BN), (unsigned)row_tiles(p, BM), (unsigned)(p->offsets ? 1 : p->batch));                \
+        dim3 grid((unsigned)ceil_div(p->n, BN), (unsigned)row_tiles(p, BM), (unsigned)((p->offsets ? 1 : p->batch) * p->parts));           \
                                                                                                                                    \
         product_allow(c, &allowed, (const void *)few_tile<BM, BN, WM, WN, STAGES>, BYTES(BM, BN, STAGES));                         \
         LAUNCH(c, (few_tile<BM, BN, WM, WN, STAGES>), grid, WM *WN * 32, BYTES(BM, BN, STAGES), *p);                               \
@@ -111,7 +111,7 @@ template <int BM, int BN, int WM, int WN, int STAGES> __global__ void __launch_b
 
 extern "C" int product_few_can(const struct call *c, const struct product *p)
 {
-    return p->form == CAIRN_NT && p->a_bf16 && p->b_bf16 && p->wide && p->parts == 1 && p->k > 0 && p->k % 8 == 0 && p->k < 1 << 30 &&
+    return p->form == CAIRN_NT && p->a_bf16 && p->b_bf16 && p->wide && p->k > 0 && p->part_k % 8 == 0 && p->k % 8 == 0 && p->k < 1 << 30 &&
            c->cuda->shared_max >= BYTES(64, 64, 3) + 1024;
 }
 
