@@ -391,10 +391,8 @@ static enum cairn_status send_rows(struct cairn_pass *p, const struct cairn_batc
 
 static int all_seen(const struct cairn_model_config *c, const struct cairn_batch *b)
 {
-    if (c->index_pool > 1) /* pools are chosen, not keys */
-        return 0;
     for (int64_t i = 0; i < b->n; i++)
-        if (b->pos[i] >= c->index_topk)
+        if (b->pos[i] >= c->index_topk) /* of pools: no more than index_topk / index_pool are whole before */
             return 0;
     return 1;
 }

@@ -4,5 +4,5 @@
 #include "flash.h"
 
 #define OPEN(t, backend, adapter) flash_open(t, backend, 2, FLASH_MINI, adapter)
-#define TOKENS(backend) (strncmp(backend, "guard", 5) ? 30000 : 1000)
+#define TOKENS(backend) (strncmp(backend, "guard", 5) ? 8000 : 500)
 #include "decode_test.c"
