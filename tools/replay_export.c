@@ -28,6 +28,7 @@ struct job {
     struct cairn_tokenizer *tokenizer;
     FILE *out;
     char *temporary; /* NULL: written in place, a pipe or a device */
+    struct cairn_stored_prompts prompts;
     struct cairn_str line, text;
     int64_t groups, rollouts;
 };
@@ -179,7 +180,7 @@ static enum cairn_status link_export(struct job *j, const struct cairn_link *l, 
     enum cairn_status st = CAIRN_OK;
 
     cairn_run_at(j->run, l->step);
-    TRY(cairn_stored_open(&w, j->run, l, 1, err));
+    TRY(cairn_stored_open(&w, j->run, l, 1, &j->prompts, err));
     TRY(cairn_stored_fits(&w, &j->o->only, err));
     for (int64_t begin = 0, end; begin < w.r.n; begin = end) {
         for (end = begin; end < w.r.n && w.r.group[end] == w.r.group[begin]; end++)
@@ -220,6 +221,7 @@ out:
         fclose(j.out);
     if (st != CAIRN_OK && j.temporary)
         unlink(j.temporary);
+    cairn_stored_prompts_free(&j.prompts);
     cairn_str_free(&j.line);
     cairn_str_free(&j.text);
     free(j.temporary);

@@ -308,7 +308,7 @@ static enum cairn_status link_regenerate(struct job *j, const struct cairn_link 
     int there;
 
     cairn_run_at(j->run, l->step);
-    TRY(cairn_stored_open(&w.in, j->run, l, 0, err));
+    TRY(cairn_stored_open(&w.in, j->run, l, 0, NULL, err));
     TRY(cairn_stored_fits(&w.in, &j->o->only, err));
     TRY(cairn_rollout_how(&w.how, j->run->recipe, l, err));
     TRY(choose(&w, err));

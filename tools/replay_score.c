@@ -20,6 +20,7 @@ struct job {
     char *name;
     struct cairn_grader_process *graders;
     struct cairn_tokenizer *tokenizer;
+    struct cairn_stored_prompts prompts;
 };
 
 /* What one link needs and gives. */
@@ -38,11 +39,11 @@ static void work_close(struct work *w)
     cairn_scores_free(&w->s);
 }
 
-static enum cairn_status work_open(struct work *w, const struct job *j, const struct cairn_link *l, struct cairn_error *err)
+static enum cairn_status work_open(struct work *w, struct job *j, const struct cairn_link *l, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
 
-    TRY(cairn_stored_open(&w->in, j->run, l, 0, err));
+    TRY(cairn_stored_open(&w->in, j->run, l, 0, &j->prompts, err));
     TRY(cairn_stored_fits(&w->in, &j->o->only, err));
     w->grader = calloc((size_t)w->in.nfiles + 1, sizeof *w->grader);
     w->meant = calloc((size_t)w->in.r.n + 1, 1);
@@ -242,7 +243,7 @@ out:
     return st;
 }
 
-static enum cairn_status link_score(const struct job *j, const struct cairn_link *l, struct cairn_error *err)
+static enum cairn_status link_score(struct job *j, const struct cairn_link *l, struct cairn_error *err)
 {
     const struct cairn_link score = {l->step, CAIRN_STAGE_SCORE, l->eval};
     enum cairn_status st = CAIRN_OK;
@@ -328,6 +329,7 @@ enum cairn_status cairn_replay_score(const struct cairn_replay_opts *o, struct c
     }
 out:
     free(link);
+    cairn_stored_prompts_free(&j.prompts);
     cairn_tokenizer_free(j.tokenizer);
     cairn_grader_process_stop(j.graders);
     cairn_recipe_free(j.recipe);

@@ -90,8 +90,33 @@ out:
     return st;
 }
 
+void cairn_stored_prompts_free(struct cairn_stored_prompts *p)
+{
+    cairn_prompts_list_free(p->files, p->n);
+    *p = (struct cairn_stored_prompts){0};
+}
+
+static enum cairn_status prompts_open(struct cairn_stored *w, const struct cairn_run *run, struct cairn_stored_prompts *kept, struct cairn_error *err)
+{
+    const char *eval = w->link.eval;
+    enum cairn_status st = CAIRN_OK;
+
+    if (!kept)
+        return cairn_prompts_of(run, &w->link, &w->files, &w->nfiles, err);
+    if (!kept->files || (kept->eval == NULL) != (eval == NULL) || (eval && strcmp(kept->eval, eval))) {
+        cairn_stored_prompts_free(kept);
+        TRY(cairn_prompts_of(run, &w->link, &kept->files, &kept->n, err));
+        kept->eval = eval;
+    }
+    w->files = kept->files;
+    w->nfiles = kept->n;
+    w->borrowed = 1;
+out:
+    return st;
+}
+
 enum cairn_status cairn_stored_open(struct cairn_stored *w, const struct cairn_run *run, const struct cairn_link *l, int extracted,
-                                    struct cairn_error *err)
+                                    struct cairn_stored_prompts *prompts, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     char *dir = cairn_link_path(run, l);
@@ -102,7 +127,7 @@ enum cairn_status cairn_stored_open(struct cairn_stored *w, const struct cairn_r
     TRY(cairn_reader_open(&w->reader, dir, NULL, err));
     TRY(cairn_rollouts_load(&w->r, w->reader, err));
     TRY(units_find(w, err));
-    TRY(cairn_prompts_of(run, l, &w->files, &w->nfiles, err));
+    TRY(prompts_open(w, run, prompts, err));
     TRY(scores_read(w, run, extracted, err));
 out:
     free(dir);
@@ -116,7 +141,8 @@ void cairn_stored_close(struct cairn_stored *w)
     cairn_reader_close(w->reader);
     cairn_rollouts_free(&w->r);
     cairn_scores_free(&w->s);
-    cairn_prompts_list_free(w->files, w->nfiles);
+    if (!w->borrowed)
+        cairn_prompts_list_free(w->files, w->nfiles);
     free(w->unit);
     free(w->name);
     memset(w, 0, sizeof *w);

@@ -16,6 +16,14 @@
 enum cairn_status cairn_stored_links(const struct cairn_run *run, const struct cairn_only *only, struct cairn_link **link, int *n,
                                      struct cairn_error *err);
 
+/* Prompt files stay open between links of one set: a step has few rollouts against the rows of its prompt files. Zero: nothing yet. */
+struct cairn_stored_prompts {
+    const char *eval; /* of which set; NULL: training's */
+    struct cairn_prompts *files; /* NULL: nothing yet */
+    int n;
+};
+void cairn_stored_prompts_free(struct cairn_stored_prompts *p);
+
 struct cairn_stored {
     struct cairn_link link;
     char *name;                  /* "step/000003/rollout" */
@@ -24,14 +32,14 @@ struct cairn_stored {
     int64_t *unit; /* (units + 1) first rollout of each unit */
     int units;
     struct cairn_prompts *files;
-    int nfiles;
+    int nfiles, borrowed; /* borrowed 1: the files are those of a struct cairn_stored_prompts */
     struct cairn_scores_table s; /* the run's own scores of these very rollouts */
     int scored;
 };
 
-/* extracted 1: also the answers that the graders found. */
+/* extracted 1: also the answers that the graders found. prompts: kept for the next link, or NULL. */
 enum cairn_status cairn_stored_open(struct cairn_stored *w, const struct cairn_run *run, const struct cairn_link *l, int extracted,
-                                    struct cairn_error *err);
+                                    struct cairn_stored_prompts *prompts, struct cairn_error *err);
 void cairn_stored_close(struct cairn_stored *w);
 /* The recipe's entry for file k of the link: of data.prompts, or the evaluation set. NULL: none. */
 const json_t *cairn_stored_entry(const struct cairn_run *run, const struct cairn_link *l, size_t k);

@@ -99,7 +99,7 @@ static enum cairn_status rollouts_copy(const struct cairn_run *old, const struct
 
     if (!dst)
         TRY(CAIRN_NOMEM(err));
-    TRY(cairn_stored_open(&w, old, &source, 0, err));
+    TRY(cairn_stored_open(&w, old, &source, 0, NULL, err));
     TRY(cairn_stored_fits(&w, only, err));
     m = cairn_manifest_create(cairn_reader_manifest(w.reader)->kind, l->step, run->uuid);
     if (!m)
@@ -157,7 +157,7 @@ static enum cairn_status step_meant(const struct cairn_run *old, const struct ca
     *meant = cairn_only_all(only);
     if (*meant)
         return CAIRN_OK;
-    TRY(cairn_stored_open(&w, old, l, 0, err));
+    TRY(cairn_stored_open(&w, old, l, 0, NULL, err));
     TRY(cairn_stored_fits(&w, only, err));
     for (int64_t i = 0; !*meant && i < w.r.n; i++)
         *meant = w.r.used[i] && cairn_stored_takes(&w, only, i);
