@@ -6,6 +6,7 @@
 #include "tiny.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 
 #include "base/log.h"
 #include "ckpt/tiles.h"
@@ -395,6 +396,90 @@ static int refusal(struct cairn_world *w, void *arg)
     return bad;
 }
 
+/* No room for the ring, as a full /dev/shm has none: with auto everybody takes files, forced it is said. */
+static int full(struct cairn_world *w, void *arg)
+{
+    const struct rlimit small = {65536, 65536};
+    struct scene c = *(const struct scene *)arg;
+    struct stores s;
+    int bad = 0;
+
+    stores_open(&s, &c, w->rank);
+    signal(SIGXFSZ, SIG_IGN);
+    if (w->rank && setrlimit(RLIMIT_FSIZE, &small)) /* the sampler's, who makes the memory */
+        return 1;
+    for (int forced = 0; forced < 2; forced++) {
+        struct cairn_handover_opts o = {.path = forced ? CAIRN_HANDOVER_SHM : CAIRN_HANDOVER_AUTO,
+                                        .table = s.table,
+                                        .dtype = CAIRN_BF16,
+                                        .give = w->rank ? NULL : &s.give,
+                                        .take = w->rank ? &s.take : NULL,
+                                        .compute = &s.t.k};
+        struct cairn_handover *h = NULL;
+        struct cairn_error e = {0};
+        enum cairn_status st = cairn_handover_open(&h, w->all, &o, &e);
+
+        bad += forced ? st != CAIRN_ENOSPACE || !strstr(e.text, "shared memory") : st != CAIRN_OK || cairn_handover_path(h) != CAIRN_HANDOVER_FILE;
+        cairn_handover_close(h);
+    }
+    stores_close(&s);
+    return bad;
+}
+
+/* A store that comes later: published weights, as a stage that stays alive has them. */
+static int bound(struct cairn_world *w, void *arg)
+{
+    struct scene c = *(const struct scene *)arg;
+    struct cairn_handover_opts o = {.path = CAIRN_HANDOVER_SHM, .dtype = CAIRN_BF16, .trainer = w->rank == 0, .sampler = w->rank == 1, .chunk_bytes = 4096};
+    struct cairn_handover *h = NULL;
+    struct cairn_ring_tag tag = {.step = 3};
+    struct cairn_store store = {0};
+    struct cairn_error e;
+    struct stores s;
+    int bad = 0;
+
+    stores_open(&s, &c, 1 - w->rank); /* the other's stores: masters are not what was told */
+    o.table = s.table;
+    o.compute = &s.t.k;
+    OK(cairn_handover_open(&h, w->all, &o, err));
+    bad += w->rank == 0 && cairn_handover_give(h, 1, &tag, &e) != CAIRN_EBUG;
+    OK(cairn_weights_create(&store, s.table, &s.t.k, err));
+    if (w->rank == 0) {
+        fill(&s.t, &store, 1, CAIRN_BF16);
+        bad += cairn_handover_bind(h, NULL, &store, &e) != CAIRN_EBUG;
+        OK(cairn_handover_bind(h, &store, NULL, err));
+        OK(cairn_handover_give(h, 1, &tag, err));
+    } else {
+        OK(cairn_handover_bind(h, NULL, &store, err));
+        OK(cairn_handover_take(h, 1, NULL, &tag, err));
+        bad += differences(&s.t, &store, 1, CAIRN_BF16) != 0;
+        bad += !cairn_digest_equal(tag.weights, sums_of_shards(s.table, 1, CAIRN_BF16));
+    }
+    OK(cairn_group_barrier(w->all, "end", err));
+    cairn_handover_close(h);
+    cairn_store_free(&store);
+    stores_close(&s);
+    return bad;
+}
+
+static void without_room(void **state)
+{
+    struct scene c = {.backend = "cpu", .adapter = 1, .dtype = CAIRN_BF16, .role = {TRAINER, SAMPLER}, .ranks = 2};
+
+    (void)state;
+    assert_int_equal(kin_run(2, full, &c), 0);
+}
+
+static void stores_come_later(void **state)
+{
+    struct scene c = {.backend = "cpu", .adapter = 1, .dtype = CAIRN_BF16, .role = {TRAINER, SAMPLER}, .ranks = 2};
+
+    (void)state;
+    assert_int_equal(kin_run(2, bound, &c), 0);
+    c.adapter = 0;
+    assert_int_equal(kin_run(2, bound, &c), 0);
+}
+
 static void refused(void **state)
 {
     struct scene c = {.backend = "cpu", .adapter = 1, .dtype = CAIRN_BF16, .role = {TRAINER, SAMPLER}, .ranks = 2};
@@ -409,7 +494,8 @@ int main(void)
 {
     const struct CMUnitTest host[] = {
         cmocka_unit_test(shared_memory), cmocka_unit_test(many_ranks), cmocka_unit_test(chains),
-        cmocka_unit_test(damaged),       cmocka_unit_test(refused),
+        cmocka_unit_test(damaged),       cmocka_unit_test(refused),    cmocka_unit_test(without_room),
+        cmocka_unit_test(stores_come_later),
     };
     const struct CMUnitTest gpu[] = {cmocka_unit_test(within_a_gpu)};
 
