@@ -78,6 +78,26 @@ R
     says "score.graders.mine.program" "is not the file that the run"
 }
 
+@test "rows of one prompt file name graders of their own; one that nobody knows is refused by line" {
+    program moody
+    recipe "$BATS_TEST_TMPDIR/moody" 20
+    cat >"$BATS_TEST_TMPDIR/rows.jsonl" <<R
+{"prompt": "1 + 1 =", "answer": "2", "grader": "math"}
+{"prompt": "2 + 1 =", "answer": "3"}
+{"prompt": "3 + 1 =", "answer": "4", "grader": "exact"}
+R
+    is 0 "$cairn" run "$BATS_TEST_TMPDIR/recipe.yaml" --run "$BATS_TEST_TMPDIR/r" "data.prompts=[{path: $BATS_TEST_TMPDIR/rows.jsonl}]" \
+        data.shuffle=false rollout.prompts=3 data.eval=[]
+    # the program gives 0.25 to what is wrong, the others 0
+    is 0 "$cairn" inspect "$BATS_TEST_TMPDIR/r/step/000001/rollout" --rollout 2
+    says "reward 0.25"
+    is 0 "$cairn" inspect "$BATS_TEST_TMPDIR/r/step/000001/rollout" --rollout 0
+    says "reward 0,"
+    sed -i '3s/exact/exakt/' "$BATS_TEST_TMPDIR/rows.jsonl"
+    is 65 "$cairn" init "$BATS_TEST_TMPDIR/recipe.yaml" --run "$BATS_TEST_TMPDIR/r2" "data.prompts=[{path: $BATS_TEST_TMPDIR/rows.jsonl}]" data.eval=[]
+    says "rows.jsonl:3" 'no grader is named "exakt"'
+}
+
 @test "what a time-out decided is on the record, and the run goes on" {
     program slow
     recipe "$BATS_TEST_TMPDIR/slow" 0.2

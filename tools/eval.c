@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "grade/grade.h"
+#include "stages/common/graders.h"
 #include "stages/rollout/cursor.h"
 #include "stages/rollout/engine.h"
 #include "stages/common/prompting.h"
@@ -390,6 +391,7 @@ int cairn_verb_eval(int argc, char **argv)
                "  cairn eval /tmp/tiny --step 0 --set recipes/data/tiny/heldout.jsonl --json"};
     struct arguments a = {.temperature = -1, .top_p = -1};
     struct eval *e = NULL;
+    struct cairn_run *graders_of = NULL;
     struct cairn_error err = {0};
     enum cairn_status st = CAIRN_OK;
     int done = 0, rc;
@@ -399,6 +401,8 @@ int cairn_verb_eval(int argc, char **argv)
         return rc;
     if (!a.sets)
         return cairn_cli_usage(argv[0], "which --set FILE?");
+    if (cairn_path_is_dir(a.model.model) && cairn_run_open(&graders_of, a.model.model, NULL) == CAIRN_OK) /* what it defines is there, too */
+        TRY(cairn_graders_define(graders_of->recipe, &err));
     if (a.grader && !cairn_grader_find(a.grader)) {
         cairn_grader_unknown(a.grader, &err);
         return cairn_cli_usage(argv[0], "%s", err.text);
@@ -415,5 +419,6 @@ out:
     if (e)
         cairn_grader_process_stop(e->graders);
     free(e);
+    cairn_run_close(graders_of);
     return st == CAIRN_OK ? CAIRN_OK : cairn_cli_fail(argv[0], &err);
 }

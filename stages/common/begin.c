@@ -183,6 +183,12 @@ static enum cairn_status rows_check(struct cairn_prompting *prompting, const cha
     TRY(cairn_prompts_load(&p, path, &keys, err));
     for (int64_t i = 0; i < p.n && !(json_is_integer(limit) && i >= json_integer_value(limit)); i++) {
         ids.n = 0;
+        if (p.row[i].grader && !cairn_grader_find(p.row[i].grader)) {
+            struct cairn_error why;
+
+            cairn_grader_unknown(p.row[i].grader, &why);
+            TRY(cairn_fail(err, CAIRN_EDATA, "%s:%lld: %s", path, (long long)i + 1, why.text));
+        }
         TRY(cairn_prompting_ids(prompting, &p, i, max_new, c, &ids, err));
     }
 out:

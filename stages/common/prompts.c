@@ -126,12 +126,19 @@ out:
 static enum cairn_status row_read(struct cairn_prompts *p, struct cairn_prompt *row, const json_t *v, const struct cairn_prompt_keys *keys,
                                   const char *where, struct cairn_error *err)
 {
-    const json_t *id = member(v, keys->id), *answer = member(v, keys->answer);
+    const json_t *id = member(v, keys->id), *answer = member(v, keys->answer), *grader = json_object_get(v, "grader");
     enum cairn_status st = CAIRN_OK;
 
     if (!json_is_object(v))
         TRY(cairn_fail(err, CAIRN_EDATA, "%s: expected an object", where));
     TRY(prompt_read(p, row, member(v, keys->prompt), keys->prompt, where, err));
+    if (grader && !json_is_null(grader)) {
+        if (!json_is_string(grader))
+            TRY(cairn_fail(err, CAIRN_EDATA, "%s: key \"grader\": expected a string", where));
+        row->grader = copy(p->arena, json_string_value(grader), json_string_length(grader));
+        if (!row->grader)
+            TRY(CAIRN_NOMEM(err));
+    }
     if (json_is_string(answer)) {
         row->answer_bytes = json_string_length(answer);
         row->answer = copy(p->arena, json_string_value(answer), row->answer_bytes);

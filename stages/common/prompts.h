@@ -1,9 +1,9 @@
-/* prompts.h - the problems of a prompt file: JSON lines {"id", "prompt", "answer", ...}; other members are kept by the file alone.
+/* prompts.h - the problems of a prompt file: JSON lines {"id", "prompt", "answer", "grader"?, ...}; other members are kept by the file alone.
  *
  * A broken line is CAIRN_EDATA "FILE:LINE: ...". `prompt` is a text, or a chat: a list of {"role": "system" | "user" | "assistant",
  * "content": text}. `answer` may be a string or an integer (its decimal form); `id` may be missing: then it is the row's number. Members
  * may have other names (struct cairn_prompt_keys); a name with dots, if no member is called so, goes into objects. Everything lies in one
- * arena, owned by the struct.
+ * arena, owned by the struct. `grader` names the grader of that row, before its file's and the recipe's.
  */
 #ifndef CAIRN_STAGES_COMMON_PROMPTS_H
 #define CAIRN_STAGES_COMMON_PROMPTS_H
@@ -18,6 +18,7 @@
 
 struct cairn_prompt {
     const char *id, *prompt, *answer; /* prompt: of a chat its JSON text */
+    const char *grader;               /* or NULL */
     size_t prompt_bytes, answer_bytes;
     const struct cairn_message *message; /* (messages) */
     int messages;                        /* 0: prompt is a text */

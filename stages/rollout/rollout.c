@@ -151,7 +151,10 @@ static const char *grader_of(const struct rollout *x, int64_t prompt_id)
 {
     const json_t *v = json_array_get(cairn_recipe_list(x->recipe, "data.prompts"), (size_t)(prompt_id >> 32));
     const char *named = json_string_value(json_object_get(v, "grader"));
+    const struct cairn_prompt *p = cairn_prompts_find(x->files, x->nfiles, prompt_id);
 
+    if (p && p->grader)
+        return p->grader;
     return named ? named : cairn_recipe_str(x->recipe, "score.grader");
 }
 

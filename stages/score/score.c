@@ -19,9 +19,12 @@ struct texts {
 
 static const char *grader_of(const struct cairn_score_opts *o, int64_t prompt_id)
 {
+    const struct cairn_prompt *p = cairn_prompts_find(o->files, o->nfiles, prompt_id);
     int64_t file = prompt_id >> 32;
     const char *named = o->grader && file < o->nfiles ? o->grader[file] : NULL;
 
+    if (p && p->grader)
+        return p->grader;
     return named ? named : cairn_recipe_str(o->recipe, "score.grader");
 }
 
