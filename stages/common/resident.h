@@ -16,6 +16,9 @@
  * What stays in memory from one link to the next (device, weights, sampler, masters and moments) is the work's (ctx->kept,
  * stage.h); it is forgotten where the recipe changes.
  *
+ * Devices: on each node the samplers take the first ones, the trainers those behind them, and both begin again at the first where there are no
+ * more: disjoint where a node has enough, colocated where it has not.
+ *
  * A role that fails or is stopped tells so, and the others leave at their next wait with the same status; who is needed to the end
  * of a failed run for longer than that is ended with the world's abort. kill -9 of any rank: the launcher ends all of them, and the
  * next run goes on with what is committed.

@@ -265,7 +265,7 @@ enum cairn_status cairn_stage_device_open(struct cairn_stage_ctx *ctx, const str
 
     if (!def->wants_device || ctx->compute)
         return CAIRN_OK;
-    TRY(cairn_setup_compute(&ctx->device, ctx->run->recipe, threads_of(ctx), ctx->world->local_rank, err));
+    TRY(cairn_setup_compute(&ctx->device, ctx->run->recipe, threads_of(ctx), ctx->device_rank, err));
     ctx->compute = &ctx->device;
 out:
     return st;
@@ -614,6 +614,7 @@ int cairn_stage_main(int argc, char **argv, const struct cairn_stage_def *def)
         goto out;
     }
     cairn_log_init(program, ctx.world->rank);
+    ctx.device_rank = ctx.world->local_rank;
     st = ctx.resident ? cairn_resident(&ctx, def, st, &mute, &err) : cairn_stage_link(&ctx, def, st, &err);
     mute |= st != CAIRN_OK && ctx.world->rank != 0;
 out:

@@ -41,6 +41,7 @@ struct cairn_stage_ctx {
     struct cairn_fastpath *fastpath;        /* policies go by it, too (fastpath.h); NULL: there is none */
     void *kept;                             /* and this is what the work keeps for them; NULL: nothing yet */
     int64_t threads;                        /* --threads; 0: as the recipe says */
+    int device_rank;                        /* among the ranks of this node that take a device, those of other roles too */
     /* private */
     struct cairn_progress *bar;
     double started_s, told_s, interval_s;
