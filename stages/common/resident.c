@@ -191,10 +191,8 @@ static void recipe_follow(struct resident *r)
     struct cairn_stage_ctx *ctx = r->ctx;
 
     cairn_run_at(ctx->run, ctx->link.step);
-    if (r->hashed && !cairn_digest_equal(r->hash, ctx->run->hash)) {
-        cairn_fastpath_drop(ctx->fastpath);
+    if (r->hashed && !cairn_digest_equal(r->hash, ctx->run->hash))
         cairn_stage_device_close(ctx, r->def);
-    }
     r->hash = ctx->run->hash;
     r->hashed = 1;
 }
@@ -362,7 +360,6 @@ enum cairn_status cairn_resident(struct cairn_stage_ctx *ctx, const struct cairn
     for (int i = 0; i < r.n && st == CAIRN_OK; i++)
         if (role_of(r.chain[i].stage) == r.number && !r.done[i])
             st = link_make(&r, i, err);
-    cairn_fastpath_drop(ctx->fastpath);
     cairn_stage_device_close(ctx, def);
     if (st == CAIRN_OK && r.eval.code != CAIRN_OK) {
         *err = r.eval;

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/signals.h"
 #include "base/str.h"
+#include "stages/common/fastpath.h"
 #include "stages/common/graders.h"
 #include "stages/common/ranks.h"
 #include "stages/common/resident.h"
@@ -424,6 +425,7 @@ out:
 
 void cairn_stage_device_close(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def)
 {
+    cairn_fastpath_drop(ctx->fastpath); /* it holds the device's memory; policies go by files from here on */
     if (ctx->kept && def->forget)
         def->forget(ctx);
     ctx->kept = NULL;
