@@ -172,6 +172,8 @@ void cairn_hand_ring_close(struct cairn_handover *h)
     free(h->end);
     h->end = NULL;
     h->ends = 0;
+    if (h->read.ring && h->path == CAIRN_HANDOVER_IPC)
+        cairn_ring_leave(h->read.ring); /* its slots are this rank's */
     end_free(&h->read, 1);
 }
 

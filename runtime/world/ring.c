@@ -55,6 +55,7 @@ struct header {
     struct cairn_digest self; /* of the bytes before it */
     _Alignas(64) _Atomic uint64_t current; /* generation << 8 | slot */
     _Alignas(64) _Atomic uint64_t open;    /* the same of a slot that is being filled; 0: none */
+    atomic_int left;                       /* 1: nothing is begun any more */
     _Alignas(64) struct reader reader[CAIRN_RING_READERS];
     struct slot slot[CAIRN_RING_SLOTS];
 };
@@ -226,6 +227,11 @@ out:
     return st;
 }
 
+void cairn_ring_leave(struct cairn_ring *r)
+{
+    atomic_store(&r->h->left, 1);
+}
+
 void cairn_ring_close(struct cairn_ring *r)
 {
     if (!r)
@@ -379,6 +385,8 @@ enum cairn_status cairn_ring_begin(struct cairn_ring *r, uint64_t generation, do
     if (generation <= cairn_ring_generation(r) || generation >> 56)
         return cairn_fail(err, CAIRN_EBUG, "generation %llu after %llu", (unsigned long long)generation,
                           (unsigned long long)cairn_ring_generation(r));
+    if (atomic_load(&r->h->left))
+        return cairn_fail(err, CAIRN_EAGAIN, "generation %llu: the sampler that has the memory has left", (unsigned long long)generation);
     while ((i = slot_take(r, &who)) < 0) {
         if (cairn_now_s() >= end)
             return cairn_fail(err, CAIRN_EAGAIN, "generation %llu finds no room: process %lld still holds an older one after %.1f s",

@@ -60,6 +60,8 @@ enum cairn_status cairn_ring_create(struct cairn_ring **out, const struct cairn_
 void cairn_ring_place(const struct cairn_ring *r, struct cairn_ring_place *place);
 enum cairn_status cairn_ring_attach(struct cairn_ring **out, const struct cairn_ring_place *place, struct cairn_digest layout,
                                     struct cairn_error *err);
+/* The memory that the slots stand for is about to go: nothing is begun any more, by anybody. */
+void cairn_ring_leave(struct cairn_ring *r);
 void cairn_ring_close(struct cairn_ring *r); /* lets go of what it holds; NULL is fine */
 
 int cairn_ring_slots(const struct cairn_ring *r);
@@ -70,7 +72,7 @@ void *cairn_ring_room(const struct cairn_ring *r, int slot); /* CAIRN_RING_ROOM 
 uint64_t cairn_ring_generation(const struct cairn_ring *r); /* that is current; 0: none yet */
 
 /* Writer. begin: a slot for `generation` (above the current one), empty of chunks. CAIRN_EAGAIN: every other slot is held by a living
- * reader after deadline_s; the sentence names one. */
+ * reader after deadline_s, the sentence names one; or who owns the memory has left. */
 enum cairn_status cairn_ring_begin(struct cairn_ring *r, uint64_t generation, double deadline_s, int *slot, struct cairn_error *err);
 /* Chunk is in the slot. May be called by any attached process between begin and commit, in any order, again for the same chunk. */
 enum cairn_status cairn_ring_land(struct cairn_ring *r, int slot, uint64_t generation, int chunk, struct cairn_digest digest,
