@@ -353,11 +353,98 @@ static void damaged(void **state)
     hf_free(d);
 }
 
+/* The tensors of a glm5_next fixture under the names that `rename` makes of theirs, with values by the new names. */
+static struct hfdir *flash_dir(void (*rename_)(char *name))
+{
+    struct hfdir *d = calloc(1, sizeof *d);
+    struct cairn_st *st;
+
+    assert_non_null(d);
+    OK(cairn_json_load(&d->config, "tests/fixtures/models/glm53flash-tiny/config.json", 1 << 20, err));
+    OK(cairn_st_open(&st, "tests/fixtures/models/glm53flash-tiny", err));
+    for (int i = 0; i < cairn_st_count(st); i++) {
+        const struct cairn_st_tensor *t = cairn_st_at(st, i);
+
+        if (strstr(t->name, ".visual.") || t->ndim > 3)
+            continue;
+        hf_add(d, t->name, CAIRN_F32, t->ndim, t->shape[0], t->ndim > 1 ? t->shape[1] : 0, t->ndim > 2 ? t->shape[2] : 0);
+        rename_(d->t[d->n - 1].name);
+    }
+    cairn_st_close(st);
+    return d;
+}
+
+static void swap_in(char *name, const char *from, const char *to)
+{
+    char *at = strstr(name, from), tail[240];
+
+    if (!at)
+        return;
+    snprintf(tail, sizeof tail, "%s", at + strlen(from));
+    snprintf(at, (size_t)(240 - (at - name)), "%s%s", to, tail);
+}
+
+static void as_they_are(char *name)
+{
+    (void)name;
+}
+
+static void in_memory(char *name)
+{
+    static const char *const words[][2] = {{".A_log", ".forget_gate.A_log"},   {".dt_bias", ".forget_gate.dt_bias"},
+                                           {".f_a_proj.", ".forget_gate.f_a_proj."}, {".f_b_proj.", ".forget_gate.f_b_proj."},
+                                           {".hc_attn_", ".attn_hc."},         {".hc_ffn_", ".ffn_hc."},
+                                           {"model.language_model.", "model."}};
+
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        swap_in(name, words[i][0], words[i][1]);
+}
+
+/* glm5_next under other names that mean the same, A_log in four dimensions; two names for one tensor are too many. */
+static void other_names(void **state)
+{
+    void (*const how[])(char *) = {as_they_are, in_memory};
+    const char *dir = hf_path("names");
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct hfdir *d = flash_dir(how[i]);
+        struct cairn_hf *h;
+        struct cairn_error e = {0};
+        struct ht *a = NULL;
+        float got[4];
+        int p;
+
+        for (int k = 0; k < d->n; k++)
+            if (strstr(d->t[k].name, "layers.0.") && cairn_ends_with(d->t[k].name, ".A_log"))
+                a = &d->t[k];
+        assert_non_null(a);
+        a->ndim = 4;
+        memcpy(a->shape, (const int64_t[4]){1, 1, 4, 1}, sizeof a->shape);
+        hf_write(d, dir, 0);
+        OK(cairn_hf_open(&h, dir, err));
+        assert_int_equal(h->npassed, 0);
+        p = cairn_param_find(&h->table, "model.language_model.layers.0.self_attn.A_log");
+        assert_true(p >= 0);
+        OK(cairn_hf_read(h, p, 0, 4, CAIRN_F32, got, err));
+        for (int j = 0; j < 4; j++)
+            assert_true(got[j] == hf_value(a->name, j));
+        cairn_hf_close(h);
+
+        hf_add(d, i ? "model.language_model.layers.0.hc_attn_base" : "model.layers.0.attn_hc.base", CAIRN_F32, 1, 24, 0, 0);
+        hf_write(d, dir, 0);
+        assert_int_equal(cairn_hf_open(&h, dir, &e), CAIRN_EDATA);
+        assert_non_null(strstr(e.text, "mean the same"));
+        hf_free(d);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         ON("cpu", fixtures), ON("guard", fixtures), cmocka_unit_test(forms), cmocka_unit_test(fp8), cmocka_unit_test(passed),
         cmocka_unit_test(refused), cmocka_unit_test(mixed_experts), cmocka_unit_test(damaged),
+        cmocka_unit_test(other_names),
     };
 
     return cmocka_run_group_tests(tests, hf_tmp_make, hf_tmp_remove);
