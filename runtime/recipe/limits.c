@@ -46,7 +46,5 @@ enum cairn_status cairn_recipe_limits(const struct cairn_recipe *r, struct cairn
     if (json_array_size(cairn_recipe_list(r, "rollout.store")))
         return cairn_recipe_fail(r, "rollout.store", err, "%s: this build keeps tokens and log-probabilities only",
                                  json_string_value(json_array_get(cairn_recipe_list(r, "rollout.store"), 0)));
-    if (cairn_recipe_has(r, "train.truncation") && !strcmp(cairn_recipe_str(r, "train.truncation"), "correct"))
-        return cairn_recipe_fail(r, "train.truncation", err, "correct: this build has ratios over the full vocabulary only (ignore)");
     return CAIRN_OK;
 }

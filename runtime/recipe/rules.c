@@ -117,6 +117,8 @@ static enum cairn_status train(const struct cairn_recipe *r, struct cairn_error 
                                  (long long)updates, (long long)prompts);
     if (is(r, "train.on_policy", "correct") && !corrected)
         return cairn_recipe_fail(r, "train.on_policy", err, "correct needs a train.correction other than none");
+    if (cairn_recipe_has(r, "train.truncation") && is(r, "train.truncation", "correct") && !corrected)
+        return cairn_recipe_fail(r, "train.truncation", err, "correct needs a train.correction other than none: its weights do it");
     if (cairn_recipe_bool(r, "rollout.carry") && !corrected)
         return cairn_recipe_fail(r, "rollout.carry", err,
                                  "carried groups are of an older policy and need a train.correction other than none");

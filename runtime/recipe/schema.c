@@ -228,7 +228,8 @@ static const struct cairn_key table[] = {
     WORD("train.on_policy", SCI, 0, "require", "require|correct",
          "require: rollouts of another policy are refused. correct: they are trained on with train.correction."),
     WORD("train.truncation", SCI, OPT, "null", "ignore|correct",
-         "Must be said where top_p, top_k or min_p truncate. ignore: ratios over the full vocabulary. correct: over what was sampled from."),
+         "Must be said where top_p, top_k or min_p truncate; ratios are over the full vocabulary. correct: the weights of train.correction "
+         "hold them against what was drawn from. ignore: they do not."),
     BOOL("train.skip_nonfinite", SCI, "false", "An update whose gradient is not finite is left out and counted; false: the step stops (76)."),
     BOOL("train.recompute", LAY, "false", "Keep only each layer's inputs and run the layer again in the backward: less memory, more time."),
     INT("train.pack", LAY, 0, "16384", 1, BIG, "tokens", "Tokens of a packed micro-batch; a longer sequence is one by itself."),

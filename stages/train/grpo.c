@@ -34,6 +34,7 @@ struct job {
     struct cairn_sequence *sequence; /* (n) used rollouts in order of groups */
     int64_t n;
     float *old, *ref; /* (responses) by rollout offsets, ref or NULL */
+    const float *smp; /* (responses) what corrections hold old against: the sampler's, over all ids or over what was drawn from; or NULL */
     uint8_t *live;    /* (rollouts) 1: its tokens are in the loss */
     float *weight;    /* (rollouts) of each of its tokens */
     float *row;       /* scratch (micro.capacity) */
@@ -311,14 +312,14 @@ static void sequences_drop(struct job *j)
 {
     const struct cairn_rollouts *r = j->r;
 
-    for (int64_t q = 0; r->logprobs && q < j->n; q++) {
+    for (int64_t q = 0; j->smp && q < j->n; q++) {
         int64_t i = j->sequence[q].index, n = cairn_rollout_length(r, i);
         double d = 0;
 
         if (!j->live[i])
             continue;
         for (int64_t k = r->response[i]; k < r->response[i + 1]; k++)
-            d += (double)j->old[k] - (double)r->logprobs[k];
+            d += (double)j->old[k] - (double)j->smp[k];
         d = n ? exp(d / (double)n) : 1;
         if (d < (double)j->loss.correct_low || d > (double)j->loss.correct_high)
             j->live[i] = 0;
@@ -538,15 +539,15 @@ static enum cairn_status micro_run(struct job *j, int check, struct cairn_error 
     TRY(mask_send(j, err));
     TRY(rows_send(j, &t->old, j->old, NULL, err));
     TRY(rows_send(j, &t->adv, NULL, j->s->advantage, err));
-    if (j->r->logprobs)
-        TRY(rows_send(j, &t->smp, j->r->logprobs, NULL, err));
+    if (j->smp)
+        TRY(rows_send(j, &t->smp, j->smp, NULL, err));
     if (j->ref)
         TRY(rows_send(j, &t->ref, j->ref, NULL, err));
     TRY(cairn_trainer_rows_set(t, &t->seq, t->micro.seq, err));
     a.cur = scores.logprob;
     a.entropy = scores.entropy;
     a.old = cairn_trainer_rows(t, &t->old);
-    if (j->r->logprobs)
+    if (j->smp)
         a.smp = cairn_trainer_rows(t, &t->smp);
     if (j->ref)
         a.ref = cairn_trainer_rows(t, &t->ref);
@@ -640,6 +641,21 @@ static enum cairn_status updates_run(struct job *j, const int64_t *order, int64_
     return st;
 }
 
+/* train.truncation: correct - the sampler drew from fewer ids, so its probability of a token is the one over those. */
+static enum cairn_status sampler_choose(struct job *j, struct cairn_error *err)
+{
+    const struct cairn_recipe *r = j->t->recipe;
+    int truncates = cairn_recipe_f64(r, "rollout.top_p") < 1 || cairn_recipe_i64(r, "rollout.top_k") > 0 || cairn_recipe_f64(r, "rollout.min_p") > 0,
+        correct = cairn_recipe_has(r, "train.truncation") && !strcmp(cairn_recipe_str(r, "train.truncation"), "correct");
+
+    j->smp = correct && j->r->logprobs_sampled ? j->r->logprobs_sampled : j->r->logprobs;
+    if (!j->sft && correct && truncates && !j->r->logprobs_sampled)
+        return cairn_fail(err, CAIRN_EDATA,
+                          "step %lld: train.truncation: correct needs the log-probabilities over what was drawn from, and these rollouts have none",
+                          (long long)j->o->step);
+    return CAIRN_OK;
+}
+
 static enum cairn_status job_open(struct job *j, int64_t **order, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -647,6 +663,7 @@ static enum cairn_status job_open(struct job *j, int64_t **order, struct cairn_e
     TRY(job_prepare(j, err));
     if (!j->groups)
         TRY(cairn_fail(err, CAIRN_EDATA, "step %lld: no rollout to train on", (long long)j->o->step));
+    TRY(sampler_choose(j, err));
     *order = calloc((size_t)j->groups, sizeof **order);
     j->gathered = calloc((size_t)j->t->ranks * NUMBERS, sizeof *j->gathered);
     if (!*order || !j->gathered)

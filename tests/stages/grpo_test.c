@@ -70,6 +70,9 @@ static const struct variant {
     {{ONE, "train.on_policy=correct", "train.correction={kind: icepop, low: 0.7, high: 1.4}"}, 0.9f, 1, 1, "icepop"},
     {{ONE, "train.on_policy=correct", "train.correction={kind: sequence, low: 0.9, high: 1.1}", "train.reduction=sum_over_max"}, 0.9f, 1, 0,
      "sequences outside a band are dropped"},
+    {{ONE, "rollout.top_p=0.9", "train.truncation=correct", "train.correction={kind: tis, cap: 0.8}"}, 0, 0, 1, "weights of what was drawn from"},
+    {{ONE, "rollout.top_k=9", "train.truncation=correct", "train.correction={kind: icepop, low: 0.6, high: 1.1}"}, 0, 0, 1,
+     "drawn from fewer: a band of weights"},
     {{ONE, "train.kl={coef: 0.3, kind: k1}"}, 0, 0, 1, "kl k1"},
     {{ONE, "train.kl={coef: 0.3, kind: k2}"}, 0, 0, 0, "kl k2"},
     {{ONE, "train.kl={coef: 0.3, kind: k3}", "mismatch.max=9"}, 0.6f, 0, 1, "kl k3"},
@@ -103,7 +106,7 @@ static void spoil(struct rig *g, const struct variant *v)
 static void variant_run(struct rig *g, const struct variant *v)
 {
     int sft = strstr(v->why, "cross-entropy") != NULL, kl = strstr(v->why, "kl") != NULL;
-    float *old, *ref = NULL, *got;
+    float *old, *ref = NULL, *got, *sampled = NULL, *full = NULL;
     const char *where = "";
     struct naive want;
     double error;
@@ -120,7 +123,19 @@ static void variant_run(struct rig *g, const struct variant *v)
     spoil(g, v);
     if (!v->stale)
         memcpy(old, g->r.logprobs, (size_t)g->r.response[g->r.n] * sizeof *old);
+    if (strstr(v->why, "drawn from")) { /* the sampler's own probabilities are larger: it left ids out */
+        FAILS(CAIRN_EDATA, "drawn from", step_run(g, 1, 1, err));
+        sampled = malloc((size_t)(g->r.response[g->r.n] + 1) * sizeof *sampled);
+        for (int64_t k = 0; k < g->r.response[g->r.n]; k++)
+            sampled[k] = g->r.logprobs[k] + (float)lab_draw(78, (uint32_t)k, 1000) / 1500;
+        full = g->r.logprobs;
+        g->r.logprobs = sampled; /* what the formula calls smp */
+    }
     naive_update(g, old, ref, &want);
+    if (sampled) {
+        g->r.logprobs = full;
+        g->r.logprobs_sampled = sampled; /* the rig's from now on */
+    }
     OK(step_run(g, !v->stale, !v->stale, err));
     got = rig_flat(g, &g->t.grads.flat);
     error = rig_grad_error(g, got, want.grad, &where);
