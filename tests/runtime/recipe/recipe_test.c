@@ -129,7 +129,7 @@ static void bad_files(void **state)
         {WHOLE "rollout: {top_p: 0.9}\n",
          "r.yaml:3:18: rollout.top_p: truncates sampling, so train.truncation must be said (ignore or correct)"},
         {WHOLE "rollout: {top_p: 0.9}\ntrain: {truncation: correct}\n",
-         "r.yaml:4:9: train.truncation: correct needs a train.correction other than none: its weights do it"},
+         "r.yaml:4:21: train.truncation: correct needs a train.correction other than none: its weights do it"},
         {WHOLE "rollout: {min_p: 0.1}\ntrain: {lag: 1}\n", "r.yaml:4:9: unknown key \"train.lag\"; nearest valid key: run.lag"},
         {WHOLE "rollout: {prompts: 2}\n",
          "r.yaml:3:20: rollout.prompts: 2 is less than train.updates_per_step, 4: each update needs a group of its own"},
