@@ -539,7 +539,7 @@ static enum cairn_status bits_mix(struct subject *s, int mix, int64_t rows, int6
     got.prompts = &p;
     TRY(rows_make(&p, prompts * longest, prompts, err));
     TRY(rows_make(&pack, rows, 512, err));
-    TRY(engine_make(&e, s, batch[m], page[m], chunk[m], 2 * longest, mix % 2 == 0, err));
+    TRY(engine_make(&e, s, batch[m], page[m] * s->config.index_pool, chunk[m], 2 * longest, mix % 2 == 0, err)); /* whole pools a page */
     for (int i = 0; i < prompts; i++) {
         int64_t n = 1 + draw(s, (uint32_t)longest / 2);
 
