@@ -105,7 +105,7 @@ lib  = $(foreach r,$(1),$(if $(SRC_$(r)),$(B)/lib/libcairn_$(r).a))
 sys  = $(foreach r,$(1),$(SYS_$(r)))
 
 PROGRAMS := $(foreach s,rollout score train sync,$(if $(wildcard stages/$(s)/main.c),$(B)/bin/cairn-$(s))) \
-            $(if $(wildcard tools/main.c),$(B)/bin/cairn) $(B)/bin/wordproblems
+            $(if $(wildcard tools/main.c),$(B)/bin/cairn $(B)/bin/cairn-check) $(B)/bin/wordproblems
 
 # --- back-ends: shared objects in build/lib, opened at run time --------------------------------------------------------
 CPU_SRC := $(wildcard kernels/cpu/*.c)
@@ -206,6 +206,10 @@ $(B)/lib/cairn-mpi.so: runtime/world/mpi.c $(B)/lib/libcairn_base.a
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(call pc_cflags,$(MPI_PC)) -shared -MF $(B)/obj/mpi.d $^ -Wl,--exclude-libs,ALL -o $@ $(call pc_libs,$(MPI_PC)) $(SYS_base)
 
 $(B)/bin/cairn: $(B)/obj/tools/main.o $(call lib,$(LINK_all))
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $^ $(call lib,$(LINK_all)) -o $@ $(call sys,$(LINK_all))
+
+$(B)/bin/cairn-check: $(B)/obj/tools/check/main.o $(call lib,$(LINK_all))
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $^ $(call lib,$(LINK_all)) -o $@ $(call sys,$(LINK_all))
 
@@ -390,7 +394,7 @@ lint:
 	@echo "lint: clean"
 
 help:
-	@echo "make             build everything into $(B)/ ($(B)/bin/cairn and the four stages)"
+	@echo "make             build everything into $(B)/ ($(B)/bin/cairn, the four stages and the gate before them)"
 	@echo "make demo        install what is missing, build, run recipes/tiny.yaml to the end, show what came out (RUN=DIR: where)"
 	@echo "make test        install what is missing, build, run every test that this machine can run"
 	@echo "make test-quick  the quick tests; with SAN=address, thread or valgrind also whatever that reports of any process"

@@ -411,7 +411,7 @@ static int repair(struct work *w, const char *missing)
 
 /* --- the work ------------------------------------------------------------------------------------------------------------ */
 
-/* The first input of l that is not committed: malloc'ed, NULL if all are there. */
+/* The first input of l that is not committed, the gate among them: malloc'ed, NULL if all are there. */
 static enum cairn_status input_missing(const struct work *w, const struct cairn_link *l, char **missing, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -419,6 +419,8 @@ static enum cairn_status input_missing(const struct work *w, const struct cairn_
     int n = 0;
 
     *missing = NULL;
+    if (cairn_link_gated(w->run, l) && !(*missing = strdup(cairn_stage_name(CAIRN_STAGE_CHECK))))
+        TRY(CAIRN_NOMEM(err));
     TRY(cairn_link_inputs(w->run, l, &inputs, &n, err));
     for (int i = 0; i < n && !*missing; i++) {
         char *path = cairn_run_path(w->run, inputs[i]);
@@ -665,6 +667,10 @@ static int resident_do(struct work *w)
             last = i;
     if (last >= 0)
         stage_settle(w, &w->job->link[last]);
+    if (!all_done(w) && cairn_link_gated(w->run, w->job->link)) {
+        code = repair(w, cairn_stage_name(CAIRN_STAGE_CHECK));
+        goto out;
+    }
     for (int launch = 0; !all_done(w); launch++) {
         const char *argv[] = {"--multi-prog", NULL, NULL};
         struct cairn_srun s = {.argv = argv, .ranks = w->job->ranks, .nodes = w->nodes, .stop_at_s = w->stop_at_s};

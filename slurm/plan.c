@@ -28,6 +28,8 @@ static int group_of(const struct cairn_run *run, const struct cairn_link *l)
 
     if (l->eval)
         return CAIRN_JOB_EVAL;
+    if (l->stage == CAIRN_STAGE_CHECK)
+        return CAIRN_JOB_CHECK;
     json_array_foreach(jobs, i, group)
         json_array_foreach(group, k, stage) if (!strcmp(json_string_value(stage), cairn_stage_name(l->stage))) return (int)i;
     return 0;
@@ -87,7 +89,9 @@ const json_t *cairn_job_value(const struct cairn_run *run, const struct cairn_jo
 
         if (job->which == CAIRN_JOB_EVAL && job->link[i].stage != CAIRN_STAGE_ROLLOUT)
             continue;
-        snprintf(path, sizeof path, "slurm.%s.%s", cairn_stage_name(job->link[i].stage), key);
+        snprintf(path, sizeof path, "slurm.%s.%s", cairn_stage_name(job->which == CAIRN_JOB_CHECK ? CAIRN_STAGE_ROLLOUT : job->link[i].stage), key);
+        if (job->which == CAIRN_JOB_CHECK && (!strcmp(key, "nodes") || !strcmp(key, "tasks_per_node")))
+            continue;
         if ((v = cairn_recipe_get(run->recipe, path)))
             return v;
     }
@@ -104,8 +108,8 @@ static void group_name(const struct cairn_run *run, struct cairn_job *j)
 {
     size_t n = 0;
 
-    if (j->which == CAIRN_JOB_EVAL) {
-        snprintf(j->group, sizeof j->group, "eval");
+    if (j->which == CAIRN_JOB_EVAL || j->which == CAIRN_JOB_CHECK) {
+        snprintf(j->group, sizeof j->group, "%s", j->which == CAIRN_JOB_EVAL ? "eval" : "check");
         return;
     }
     const json_t *group = json_array_get(cairn_recipe_list(run->recipe, "slurm.jobs"), (size_t)j->which), *stage;
@@ -115,12 +119,13 @@ static void group_name(const struct cairn_run *run, struct cairn_job *j)
         (size_t)snprintf(j->group + n, sizeof j->group - n, "%s%s", k ? "-" : "", json_string_value(stage));
 }
 
-static void jobs_cut(struct cairn_plan *p)
+/* The chain's first `links`. */
+static void jobs_cut(struct cairn_plan *p, int links)
 {
     char prefix[80];
 
     cairn_job_prefix(p->run, prefix, sizeof prefix);
-    for (int i = 0; i < p->nlinks; i++) {
+    for (int i = 0; i < links; i++) {
         const struct cairn_link *l = &p->link[i];
         struct cairn_job *j = p->n ? &p->job[p->n - 1] : NULL;
         int which = group_of(p->run, l);
@@ -139,16 +144,16 @@ static void jobs_cut(struct cairn_plan *p)
     }
 }
 
-/* All of it is one job. */
-static void job_resident(struct cairn_plan *p)
+/* From link `first` on all of it is one job. */
+static void job_resident(struct cairn_plan *p, int first)
 {
     static const enum cairn_stage roles[] = {CAIRN_STAGE_ROLLOUT, CAIRN_STAGE_SCORE, CAIRN_STAGE_TRAIN};
     struct cairn_job *j = &p->job[p->n++];
     char prefix[80];
 
-    *j = (struct cairn_job){.which = CAIRN_JOB_RESIDENT, .link = p->link, .links = p->nlinks, .tasks = 1, .done = 1};
-    for (int i = 0; i < p->nlinks && j->done; i++)
-        j->done = cairn_link_done(p->run, &p->link[i]);
+    *j = (struct cairn_job){.which = CAIRN_JOB_RESIDENT, .link = p->link + first, .links = p->nlinks - first, .tasks = 1, .done = 1};
+    for (int i = 0; i < j->links && j->done; i++)
+        j->done = cairn_link_done(p->run, &j->link[i]);
     for (size_t k = 0; k < sizeof roles / sizeof *roles; k++)
         j->ranks += cairn_job_ranks(p->run, j, &(struct cairn_link){1, roles[k], NULL});
     cairn_job_prefix(p->run, prefix, sizeof prefix);
@@ -218,6 +223,14 @@ static int maker_near(const struct cairn_plan *p, int from, const char *relative
     return -1;
 }
 
+static int parents_done(const struct cairn_plan *p, const struct cairn_job *j)
+{
+    for (int i = 0; i < j->parents; i++)
+        if (!p->job[j->parent[i]].done)
+            return 0;
+    return 1;
+}
+
 static enum cairn_status parents_find(struct cairn_plan *p, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -240,6 +253,8 @@ static enum cairn_status parents_find(struct cairn_plan *p, struct cairn_error *
             }
             cairn_strings_free(inputs, n);
         }
+        if (k && p->job[0].which == CAIRN_JOB_CHECK && parents_done(p, j)) /* the others wait for it with their parents */
+            parent_add(j, 0);
     }
 out:
     return st;
@@ -255,10 +270,14 @@ enum cairn_status cairn_plan_make(struct cairn_plan *out, const struct cairn_run
     if (!p.job)
         TRY(CAIRN_NOMEM(err));
     if (cairn_run_resident(run)) {
-        if (p.nlinks)
-            job_resident(&p);
+        int gate = p.nlinks && p.link[0].stage == CAIRN_STAGE_CHECK;
+
+        jobs_cut(&p, gate);
+        jobs_measure(&p);
+        if (p.nlinks > gate)
+            job_resident(&p, gate);
     } else {
-        jobs_cut(&p);
+        jobs_cut(&p, p.nlinks);
         jobs_measure(&p);
     }
     TRY(parents_find(&p, err));

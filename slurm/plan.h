@@ -7,7 +7,11 @@
  *     tiny-1a2b3c4d.3.score-train-sync     name: folder of the run, first 8 digits of its uuid, step, stages
  *     tiny-1a2b3c4d.3.eval
  *
- * A resident run is one job, of step 0, with all links of the chain: all roles are ranks of one step in one allocation.
+ * The gate (run.check: first) is a job of its own, of step 0, asked for like a rollout of one rank; all others wait for it.
+ *
+ *     tiny-1a2b3c4d.0.check
+ *
+ * A resident run is one job, of step 0, with all other links of the chain: all roles are ranks of one step in one allocation.
  *
  *     tiny-1a2b3c4d.0.resident
  *
@@ -20,13 +24,14 @@
 
 #define CAIRN_JOB_EVAL     (-1)
 #define CAIRN_JOB_RESIDENT (-2)
+#define CAIRN_JOB_CHECK    (-3)
 #define CAIRN_JOB_PARENTS 16
 
 struct cairn_job {
     char name[160];
     char group[64]; /* "score-train-sync", "eval" */
     int64_t step;
-    int which;                     /* index into slurm.jobs, or CAIRN_JOB_EVAL, CAIRN_JOB_RESIDENT */
+    int which;                     /* index into slurm.jobs, or CAIRN_JOB_EVAL, _RESIDENT, _CHECK */
     const struct cairn_link *link; /* (links) borrowed from the plan */
     int links;
     int64_t tasks;                          /* of the job array; 1: no array */

@@ -195,7 +195,7 @@ enum cairn_status cairn_script_write(const struct cairn_run *run, const struct c
 
         if (job->which == CAIRN_JOB_EVAL && i) /* as a rollout */
             continue;
-        snprintf(path, sizeof path, "slurm.%s.extra", cairn_stage_name(job->link[i].stage));
+        snprintf(path, sizeof path, "slurm.%s.extra", cairn_stage_name(job->which == CAIRN_JOB_CHECK ? CAIRN_STAGE_ROLLOUT : job->link[i].stage));
         TRY(lines_put(out, cairn_recipe_list(run->recipe, path), "#SBATCH ", err));
     }
     cairn_str_putc(out, '\n');

@@ -159,7 +159,7 @@ out:
 
 static enum cairn_status stages_measure(struct stages *s, const char *recipe_path, const char *dir, struct cairn_error *err)
 {
-    static const char *const overrides[] = {"warm_start=null", "run.steps=3", "run.eval_every=0", "rollout.prompts=64", "checkpoint.keep=1"};
+    static const char *const overrides[] = {"warm_start=null", "run.steps=3", "run.eval_every=0", "run.check=off", "rollout.prompts=64", "checkpoint.keep=1"};
     const struct cairn_link rollout = {STEPS, CAIRN_STAGE_ROLLOUT, NULL}, train = {STEPS, CAIRN_STAGE_TRAIN, NULL};
     enum cairn_status st = CAIRN_OK;
     struct cairn_recipe *recipe = NULL;

@@ -243,7 +243,7 @@ static enum cairn_status chain_walk(const struct cairn_run *old, const struct ca
             TRY(cairn_fail(err, CAIRN_EAGAIN, "stopped; run again to go on"));
         if (rollout)
             TRY(rollouts_copy(old, run, l, from->step[l->step - 1], &o->only, err));
-        else if (l->step == 0 && !l->eval && warm_same)
+        else if (l->step == 0 && !l->eval && l->stage != CAIRN_STAGE_CHECK && warm_same)
             TRY(link_copy(old, run, l, &done, err));
         if (!rollout && !done)
             TRY(cairn_launch(run, l, quiet, err));

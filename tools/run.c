@@ -134,6 +134,8 @@ static enum cairn_status chain_run(const struct cairn_run *run, const struct arg
         cairn_info("%s: %d of %d links are done, going on", run->dir, done, n);
     if (last >= 0) /* killed behind its commit, the last one may not have tidied up and told: it sees that it is done and does only that */
         TRY(cairn_launch(run, &chain[last], 1, err));
+    if (n && cairn_link_gated(run, &chain[n - 1])) /* the gate stands first, and before roles that stay alive */
+        TRY(link_run(run, &chain[0], a, &bad, err));
     if (done < n && cairn_run_resident(run)) {
         TRY(cairn_launch_resident(run, a->quiet || a->json, a->json || !a->quiet ? told : NULL, &(struct telling){run, a->json}, err));
         goto out;

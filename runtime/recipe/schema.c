@@ -59,6 +59,8 @@ static const struct cairn_key table[] = {
         "Evaluate data.eval before step 1, after every so many steps and after the last; 0: never."),
     WORD("run.mode", OPS, 0, "chained", "chained|resident",
          "chained: one job after another. resident: stages stay alive in one allocation. The results are the same."),
+    WORD("run.check", OPS, 0, "first", "first|off",
+         "first: before the first rollout trainer and sampler must be one policy (cairn check). off: cairn check is called by hand."),
     INT("run.lag", SCI, 0, "0", 0, 1, "steps",
         "1: the rollout of step s+1 is sampled while step s trains, by the policy before it; needs train.correction."),
     FLT("run.deadline", OPS, ABOVE, "600.0", 0, INF, "seconds", "A collective operation that takes longer ends the process."),

@@ -12,7 +12,7 @@
 
 const char *cairn_stage_name(enum cairn_stage s)
 {
-    static const char *const names[] = {"rollout", "score", "train", "sync"};
+    static const char *const names[] = {"rollout", "score", "train", "sync", "check"};
 
     return names[s];
 }
@@ -21,6 +21,8 @@ char *cairn_link_relative(const struct cairn_link *l)
 {
     if (l->eval)
         return cairn_format("eval/%06lld/%s/%s", (long long)l->step, l->eval, cairn_stage_name(l->stage));
+    if (l->stage == CAIRN_STAGE_CHECK)
+        return strdup("check");
     if (l->stage == CAIRN_STAGE_SYNC)
         return cairn_format("policy/%06lld", (long long)l->step);
     return cairn_format("step/%06lld/%s", (long long)l->step, cairn_stage_name(l->stage));
@@ -46,6 +48,18 @@ int cairn_link_done(const struct cairn_run *r, const struct cairn_link *l)
 static int warm(const struct cairn_run *r)
 {
     return cairn_recipe_has(r->recipe, "warm_start");
+}
+
+static int gated(const struct cairn_run *r)
+{
+    return !strcmp(cairn_recipe_str(r->recipe, "run.check"), "first");
+}
+
+int cairn_link_gated(const struct cairn_run *r, const struct cairn_link *l)
+{
+    const struct cairn_link check = {0, CAIRN_STAGE_CHECK, NULL};
+
+    return l->stage != CAIRN_STAGE_CHECK && gated(r) && !cairn_link_done(r, &check);
 }
 
 struct chain {
@@ -86,6 +100,8 @@ enum cairn_status cairn_run_chain(const struct cairn_run *r, struct cairn_link *
     int64_t steps = cairn_recipe_i64(r->recipe, "run.steps"), every = cairn_recipe_i64(r->frozen, "run.eval_every");
     struct chain c = {0};
 
+    if (gated(r) && (steps > 0 || warm(r)))
+        chain_add(&c, 0, CAIRN_STAGE_CHECK, NULL);
     if (warm(r)) {
         chain_add(&c, 0, CAIRN_STAGE_TRAIN, NULL);
         chain_add(&c, 0, CAIRN_STAGE_SYNC, NULL);
@@ -197,6 +213,12 @@ enum cairn_status cairn_link_inputs(const struct cairn_run *r, const struct cair
         else
             names_add(&s, cairn_format("base"));
         break;
+    case CAIRN_STAGE_CHECK: /* what the first rollout would sample from, or the warm start begin with */
+        if (warm(r))
+            names_add(&s, cairn_format("base"));
+        else
+            names_link(&s, 0, CAIRN_STAGE_SYNC, NULL);
+        break;
     }
     return names_done(&s, out, n, err);
 }
@@ -218,7 +240,7 @@ enum cairn_status cairn_link_outside(const struct cairn_run *r, const struct cai
     struct names s = {0};
     const json_t *list;
 
-    if (l->stage == CAIRN_STAGE_SYNC)
+    if (l->stage == CAIRN_STAGE_SYNC || l->stage == CAIRN_STAGE_CHECK)
         return names_done(&s, out, n, err);
     names_add(&s, cairn_format("model.tokenizer"));
     if (l->stage == CAIRN_STAGE_SCORE || (l->stage == CAIRN_STAGE_ROLLOUT && !l->eval && cairn_recipe_has(r->recipe, "rollout.dynamic")))
@@ -239,7 +261,7 @@ enum cairn_status cairn_link_outside(const struct cairn_run *r, const struct cai
     return names_done(&s, out, n, err);
 }
 
-static const char *const kinds[] = {"rollout", "score", "trainer", "policy"};
+static const char *const kinds[] = {"rollout", "score", "trainer", "policy", "check"};
 
 /* What lies at a link's place is what that link makes, for this run and for that step: a generation that was copied there is refused. The
  * base is shared between runs and of none. */

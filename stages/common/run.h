@@ -4,6 +4,7 @@
  *     RUN/recipe.amend-0001.json, ...   what changed in it, and from which step on (amend.h)
  *     RUN/quarantine/0001/...           what `cairn verify --repair` has taken out of the run
  *     RUN/base          the imported base model (a link, or made here from model.init)
+ *     RUN/check         the gate, which all other links wait for (run.check: first); nothing reads it
  *     RUN/policy/SSSSSS   RUN/step/SSSSSS/{rollout,score,train}   RUN/eval/SSSSSS/NAME/{rollout,score}   RUN/log
  *
  * There is no other state: what is done is what has a manifest (ckpt/). Step s reads policy s-1, train s-1 and rollout s-1 and
@@ -19,7 +20,7 @@
 #include "ckpt/manifest.h"
 #include "recipe/recipe.h"
 
-enum cairn_stage { CAIRN_STAGE_ROLLOUT, CAIRN_STAGE_SCORE, CAIRN_STAGE_TRAIN, CAIRN_STAGE_SYNC };
+enum cairn_stage { CAIRN_STAGE_ROLLOUT, CAIRN_STAGE_SCORE, CAIRN_STAGE_TRAIN, CAIRN_STAGE_SYNC, CAIRN_STAGE_CHECK };
 
 /* One link of the chain; eval is the name of an evaluation set, or NULL. For sync, step is the policy it yields. */
 struct cairn_link {
@@ -76,6 +77,8 @@ enum cairn_status cairn_run_outside(const struct cairn_run *r, const char *key, 
 /* The chain in order, evaluations included (before step 1, every eval_every, after the last). malloc'ed array; names borrowed from
  * the recipe. */
 enum cairn_status cairn_run_chain(const struct cairn_run *r, struct cairn_link **out, int *n, struct cairn_error *err);
+/* 1: the chain has a gate, which is not committed, and l is another link: it must wait. */
+int cairn_link_gated(const struct cairn_run *r, const struct cairn_link *l);
 /* The artefacts that link l reads, relative to RUN ("policy/000002", "base"), in a fixed order: malloc'ed array of malloc'ed
  * strings, freed with cairn_strings_free. */
 enum cairn_status cairn_link_inputs(const struct cairn_run *r, const struct cairn_link *l, char ***out, int *n, struct cairn_error *err);

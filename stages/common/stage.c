@@ -99,6 +99,8 @@ static enum cairn_status args_parse(struct args *a, int argc, char **argv, const
         return cairn_fail(err, CAIRN_EUSAGE, "--resident goes through all steps: no --step, --eval or --shard beside it");
     if (!a->run || (a->step < 0 && !a->resident))
         return cairn_fail(err, CAIRN_EUSAGE, "%s is missing (try --help)", a->run ? "--step N" : "RUN");
+    if (a->resident && def->stage == CAIRN_STAGE_CHECK)
+        return cairn_fail(err, CAIRN_EUSAGE, "the check is made before resident roles start: no --resident");
     if (a->eval && def->stage != CAIRN_STAGE_ROLLOUT && def->stage != CAIRN_STAGE_SCORE)
         return cairn_fail(err, CAIRN_EUSAGE, "--eval is for rollout and score");
     if (a->tasks && !def->splits)
@@ -118,6 +120,8 @@ static enum cairn_status link_check(const struct cairn_run *run, const struct ca
                 return CAIRN_OK;
         return cairn_fail(err, CAIRN_EUSAGE, "--eval %s: the recipe has no such evaluation set", l->eval);
     }
+    if (l->stage == CAIRN_STAGE_CHECK)
+        return l->step == 0 ? CAIRN_OK : cairn_fail(err, CAIRN_EUSAGE, "only step 0 has a check");
     if (l->step == 0 && l->stage != CAIRN_STAGE_SYNC && !(l->stage == CAIRN_STAGE_TRAIN && warm))
         return cairn_fail(err, CAIRN_EUSAGE, "step 0 has no %s", cairn_stage_name(l->stage));
     return CAIRN_OK;

@@ -39,6 +39,9 @@ static void test_order(void **state)
         {{"run.steps=1", LAB_WARM}, "step/000000/train policy/000000 " STEP(1), "warm start: step 0 trains and syncs"},
         {{"run.steps=0", LAB_WARM}, "step/000000/train policy/000000", "no further than the warm start"},
         {{"run.steps=0"}, "", "nothing to do"},
+        {{"run.steps=0", "run.check=first"}, "", "nothing to do, nothing to check"},
+        {{"run.steps=1", "run.check=first"}, "check " STEP(1), "the gate stands first"},
+        {{"run.steps=1", "run.check=first", LAB_WARM}, "check step/000000/train policy/000000 " STEP(1), "the gate before the warm start"},
         {{"run.steps=3", "run.eval_every=2", LAB_EVAL},
          EVAL(0, "held") " " STEP(1) " " STEP(2) " " EVAL(2, "held") " " STEP(3) " " EVAL(3, "held"),
          "before step 1, every second, after the last"},
@@ -85,6 +88,8 @@ static void test_inputs(void **state)
         {0, CAIRN_STAGE_SYNC, NULL, 0, "base", ""},
         {0, CAIRN_STAGE_SYNC, NULL, 1, "step/000000/train", ""},
         {5, CAIRN_STAGE_SYNC, NULL, 0, "step/000005/train", ""},
+        {0, CAIRN_STAGE_CHECK, NULL, 0, "policy/000000", ""},
+        {0, CAIRN_STAGE_CHECK, NULL, 1, "base", ""},
         {4, CAIRN_STAGE_ROLLOUT, "b", 0, "policy/000004", "model.tokenizer data.eval.1"},
         {4, CAIRN_STAGE_SCORE, "a", 0, "eval/000004/a/rollout", "model.tokenizer data.eval.0"},
     };

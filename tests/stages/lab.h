@@ -131,7 +131,7 @@ static inline void lab_prompts(const struct lab *l, const char *name, int n, int
     "    max_position_embeddings: 96, initializer_range: 0.15, tie_word_embeddings: false, eos_token_id: 256, dtype: float32"
 
 #define LAB_RECIPE                                                                                                              \
-    "run: {seed: 7, steps: 2, eval_every: 0}\n"                                                                                    \
+    "run: {seed: 7, steps: 2, eval_every: 0, check: off}\n"                                                                        \
     "model:\n  tokenizer: tokenizer.json\n  init: {" LAB_INIT "}\n"                                                                \
     "data:\n  template: \"{prompt}\"\n  prompts: [{path: prompts.jsonl}]\n"                                                        \
     "rollout: {prompts: 4, samples: 3, max_new_tokens: 10, batch: 12, page: 4}\n"                                                  \

@@ -303,6 +303,11 @@ enum cairn_status cairn_blocks_check(struct cairn_sides *x, json_t *report, stru
     int64_t next = 0, number = 0;
     enum cairn_status st = CAIRN_OK;
 
+    if (!cairn_plain_knows(&w->config)) { /* said, not passed over */
+        if (json_object_set_new(report, "blocks", json_pack("{s:s}", "left_out", "glm5_next")))
+            TRY(CAIRN_NOMEM(err));
+        goto out;
+    }
     TRY(cairn_plain_open(&h.plain, w, &x->k, err));
     h.p = &p;
     while (cairn_trainer_fill(t, x->q.s, x->q.n, &next, &number)) {

@@ -19,11 +19,16 @@ struct matrix {
     int64_t experts, rows, cols;
 };
 
+int cairn_plain_knows(const struct cairn_model_config *c)
+{
+    return c->arch == CAIRN_ARCH_GLM_MOE_DSA;
+}
+
 enum cairn_status cairn_plain_open(struct cairn_plain **out, const struct cairn_policy *policy, struct cairn_compute *k, struct cairn_error *err)
 {
     struct cairn_plain *p;
 
-    if (policy->config.arch != CAIRN_ARCH_GLM_MOE_DSA)
+    if (!cairn_plain_knows(&policy->config))
         return cairn_fail(err, CAIRN_EUSAGE, "the plain reference knows glm_moe_dsa only");
     if (!(p = calloc(1, sizeof *p)))
         return CAIRN_NOMEM(err);

@@ -12,6 +12,8 @@
 
 struct cairn_plain;
 
+/* 1: the architecture is one that it knows. */
+int cairn_plain_knows(const struct cairn_model_config *c);
 /* Borrows the policy, whose weights are fetched as they are needed. CAIRN_EUSAGE for an architecture that it does not know. */
 enum cairn_status cairn_plain_open(struct cairn_plain **out, const struct cairn_policy *p, struct cairn_compute *k, struct cairn_error *err);
 void cairn_plain_close(struct cairn_plain *p);
