@@ -115,7 +115,10 @@ static void report_print(const json_t *r, const struct cairn_error *err, enum ca
     if (json_object_get(r, "right"))
         printf("right     %.0f calls of ops, %.0f values; %.0f%% of the tolerance at most\n", number(r, "right", "calls"), number(r, "right", "values"),
                100 * number(r, "right", "worst"));
-    if (json_object_get(r, "blocks"))
+    if (json_object_get(json_object_get(r, "blocks"), "left_out"))
+        printf("          no plain model of %s: its blocks were held against nothing, its ops were\n",
+               json_string_value(json_object_get(json_object_get(r, "blocks"), "left_out")));
+    else if (json_object_get(r, "blocks"))
         printf("          %.0f blocks as the plain model has them; %.0f%% of the tolerance at most\n", number(r, "blocks", "held"),
                100 * number(r, "blocks", "worst"));
     if (json_object_get(r, "agree"))
@@ -123,6 +126,9 @@ static void report_print(const json_t *r, const struct cairn_error *err, enum ca
     if (json_object_get(r, "disagree"))
         printf("disagree  weights changed by %.2g of their size: the stale sampler is off by %.3g on average\n", number(r, "disagree", "scale"),
                number(r, "disagree", "mean"));
+    if (json_object_get(r, "sensitivity"))
+        printf("          the smallest change that shows: %.2g of their size, by bits of %.0f tokens\n", number(r, "sensitivity", "scale"),
+               number(r, "sensitivity", "tokens"));
     if (json_object_get(r, "sync"))
         printf("sync      %.0f of %.0f tokens with equal bits\n", number(r, "sync", "equal"), number(r, "sync", "tokens"));
     if (json_object_get(r, "repeat"))

@@ -11,6 +11,8 @@
 #define SEEN        1e-4 /* least difference that a changed trainer must show, mean over the tokens */
 #define TRIES       14   /* doublings of the change until it does */
 #define FIRST_SCALE 1e-3
+#define FINER       4.0 /* steps of the search for the smallest change that is seen, */
+#define FINEST      16  /* and how many of them at most */
 
 /* The ways in which the sampler cuts its work: all must give one answer. */
 static const struct cairn_sides_cut cuts[] = {{.rows = 64, .chunk = 64, .share = 1}, {.rows = 13, .chunk = 7, .share = 1, .reverse = 1},
@@ -125,6 +127,43 @@ out:
     return st;
 }
 
+/* The trainer anew, its first weights changed by `scale`. */
+static enum cairn_status changed(struct cairn_legs *g, double scale, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_sides_masters_load(g->x, g->masters, err));
+    TRY(cairn_sides_perturb(g->x, scale, 1, err));
+    TRY(cairn_sides_trainer_scores(g->x, g->trainer, err));
+out:
+    return st;
+}
+
+/* The smallest change of the weights of which some log-probability shows a bit: what is smaller, only their digest tells. */
+static enum cairn_status sensitivity(struct cairn_legs *g, const float *before, json_t *report, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct difference d = {0}, seen = {0};
+    double least = 0;
+
+    for (int i = 0; i < FINEST; i++) {
+        double scale = g->scale / pow(FINER, i);
+
+        TRY(cairn_stage_stopping(err));
+        TRY(changed(g, scale, err));
+        d = compare(before, g->trainer, g->n);
+        if (d.equal == g->n)
+            break;
+        seen = d;
+        least = scale;
+    }
+    if (json_object_set_new(report, "sensitivity", json_pack("{s:f, s:I, s:f}", "scale", least, "tokens", (json_int_t)(g->n - seen.equal), "max", seen.max)))
+        TRY(CAIRN_NOMEM(err));
+    TRY(changed(g, g->scale, err));
+out:
+    return st;
+}
+
 enum cairn_status cairn_leg_disagree(struct cairn_legs *g, struct cairn_error *err)
 {
     double bar = fmax(10 * g->band, SEEN);
@@ -137,9 +176,7 @@ enum cairn_status cairn_leg_disagree(struct cairn_legs *g, struct cairn_error *e
     memcpy(before, g->trainer, (size_t)g->n * sizeof *before);
     g->scale = FIRST_SCALE;
     for (int i = 0;; i++, g->scale *= 2) { /* until the trainer itself sees twice what the sampler will have to */
-        TRY(cairn_sides_masters_load(g->x, g->masters, err));
-        TRY(cairn_sides_perturb(g->x, g->scale, 1, err));
-        TRY(cairn_sides_trainer_scores(g->x, g->trainer, err));
+        TRY(changed(g, g->scale, err));
         moved = compare(before, g->trainer, g->n);
         if (moved.mean > 2 * bar)
             break;
@@ -149,6 +186,7 @@ enum cairn_status cairn_leg_disagree(struct cairn_legs *g, struct cairn_error *e
                            "check is blind (are the trained weights used at all?)",
                            g->scale, moved.mean));
     }
+    TRY(sensitivity(g, before, g->report, err));
     TRY(cairn_sides_sampler_scores(g->x, &cuts[0], g->sampler, err));
     d = compare(g->trainer, g->sampler, g->n);
     TRY(keep(g, "disagree", json_pack("{s:f, s:f, s:f, s:f}", "scale", g->scale, "moved", moved.mean, "mean", d.mean, "bar", bar), err));
@@ -170,12 +208,17 @@ out:
 static enum cairn_status take(struct cairn_legs *g, const char *leg, const char *path, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
+    struct cairn_digest weights;
     const char *tensor;
+    char hex[33];
 
     TRY(cairn_sides_sync(g->x, path, err));
-    TRY(cairn_sides_weights_differ(g->x, &tensor, err));
+    TRY(cairn_sides_weights_differ(g->x, &tensor, &weights, err));
     if (tensor)
         TRY(cairn_fail(err, CAIRN_ENUMERIC, "%s: after a sync by %s the sampler's %s is not what the trainer publishes", leg, path, tensor));
+    cairn_digest_hex(weights, hex);
+    if (!strcmp(leg, "sync") && json_object_set_new(g->report, "weights", json_string(hex)))
+        TRY(CAIRN_NOMEM(err));
     TRY(both_agree(g, leg, err));
 out:
     return st;

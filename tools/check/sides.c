@@ -70,7 +70,7 @@ enum cairn_status cairn_sides_open(struct cairn_sides *x, const struct cairn_che
     r = x->run->recipe;
     x->temperature = (float)cairn_recipe_f64(r, "rollout.temperature");
     x->page = (int)cairn_recipe_i64(r, "rollout.page");
-    if (!(x->base = cairn_run_path(x->run, "base")) || !(x->scratch = cairn_run_path(x->run, "check/scratch")))
+    if (!(x->base = cairn_run_path(x->run, "base")) || !(x->scratch = cairn_run_path(x->run, "log/check.scratch")))
         TRY(CAIRN_NOMEM(err));
     TRY(start_find(x, err));
     TRY(cairn_tree_remove(x->scratch, err));
@@ -380,7 +380,7 @@ static enum cairn_status policy_write(struct cairn_sides *x, const char *from, c
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_reader_open(&state, from, NULL, err));
     TRY(cairn_reader_open(&base, x->base, NULL, err));
-    TRY(cairn_manifest_add_input(m, "check/scratch/train", cairn_reader_manifest(state)->digest, err));
+    TRY(cairn_manifest_add_input(m, "log/check.scratch/train", cairn_reader_manifest(state)->digest, err));
     TRY(cairn_attempt_begin(&a, dir, &(struct cairn_attempt_opts){.identity = cairn_manifest_identity(m)}, err));
     TRY(cairn_policy_save(x->trainer.table, state, p->lora ? NULL : base, dtype, a, m, "", err));
     content = cairn_setup_policy_content(&p->config, &p->table, p->lora ? &p->adapter : NULL, cairn_reader_manifest(base)->digest, dtype);
@@ -428,32 +428,34 @@ enum cairn_status cairn_sides_sync(struct cairn_sides *x, const char *path, stru
     return cairn_fail(err, CAIRN_EUSAGE, "sync path %s is none that this check can take", path);
 }
 
-enum cairn_status cairn_sides_weights_differ(struct cairn_sides *x, const char **name, struct cairn_error *err)
+enum cairn_status cairn_sides_weights_differ(struct cairn_sides *x, const char **name, struct cairn_digest *all, struct cairn_error *err)
 {
     const struct cairn_store *mine = x->trainer.published, *theirs = x->policy.lora ? &x->policy.adapter_weights : &x->policy.weights;
+    struct cairn_digest sum = {0, 0}, a, b;
     enum cairn_status st = CAIRN_OK;
-    char *a = NULL, *b = NULL;
+    char *h = NULL;
 
     *name = NULL;
     for (int i = 0; i < mine->table->count && !*name; i++) {
         size_t bytes = cairn_tensor_bytes(&mine->tensor[i]);
-        char *p = realloc(a, bytes), *q;
+        char *p = realloc(h, bytes ? bytes : 1);
 
         if (!p)
             TRY(CAIRN_NOMEM(err));
-        a = p;
-        if (!(q = realloc(b, bytes)))
-            TRY(CAIRN_NOMEM(err));
-        b = q;
+        h = p;
         if (cairn_tensor_bytes(&theirs->tensor[i]) != bytes)
             TRY(CAIRN_BUG(err, "trainer and sampler hold tensors of other sizes"));
-        TRY(cairn_tensor_get(&x->k.stream, &mine->tensor[i], a, bytes, err));
-        TRY(cairn_tensor_get(&x->k.stream, &theirs->tensor[i], b, bytes, err));
-        if (memcmp(a, b, bytes) != 0)
+        TRY(cairn_tensor_get(&x->k.stream, &mine->tensor[i], h, bytes, err));
+        a = cairn_digest_bytes(h, bytes);
+        TRY(cairn_tensor_get(&x->k.stream, &theirs->tensor[i], h, bytes, err));
+        b = cairn_digest_bytes(h, bytes);
+        if (!cairn_digest_equal(a, b))
             *name = mine->table->param[i].name;
+        sum = cairn_digest_add(sum, a);
     }
+    if (all)
+        *all = sum;
 out:
-    free(a);
-    free(b);
+    free(h);
     return st;
 }
