@@ -72,3 +72,17 @@ same() { # DIR: its digest is that of the undisturbed run
     is 0 "$cairn" init "$root/recipes/glm5.3-flash.yaml" --print
     says "num_hidden_layers: 45" "f_a_proj"
 }
+
+@test "glm5_next in bf16: decay and mixing constants are trained, and published in fp32" {
+    dir=$BATS_TEST_TMPDIR/run
+    micro_run "$dir" kernels.precision=bf16 run.steps=1 run.eval_every=0
+    [ "$(grep -c '"mismatch/bitwise_equal_share":1,' "$dir/log/metrics.jsonl")" = 1 ]
+    for name in self_attn.A_log self_attn.dt_bias hc_ffn_base hc_attn_scale; do
+        is 0 "$cairn" inspect "$dir/policy/000001" --tensor "model.language_model.layers.0.$name"
+        says "dtype       f32"
+        [ "$(sed -n 's/ *digest *//p' <<<"$output")" != \
+            "$("$cairn" inspect "$dir/policy/000000" --tensor "model.language_model.layers.0.$name" | sed -n 's/ *digest *//p')" ]
+    done
+    is 0 "$cairn" inspect "$dir/policy/000001" --tensor model.language_model.layers.0.self_attn.q_proj.weight
+    says "dtype       bf16"
+}
