@@ -144,9 +144,21 @@ in_memory() { # DIR: steps whose rollouts had their policy from memory
 @test "policies come from memory, by file where that is said, with the same bits" {
     micro_run "$dir" 'model.adapter={rank: 4}' run.steps=4
     micro_run "$dir-shm" 'model.adapter={rank: 4}' run.steps=4 run.mode=resident sync.path=shm rollout.parallel.dp=2
-    micro_run "$dir-file" 'model.adapter={rank: 4}' run.steps=4 run.mode=resident sync.path=file
+    micro_run "$dir-file" 'model.adapter={rank: 4}' run.steps=4 run.mode=resident
     diff <("$cairn" digest "$dir") <("$cairn" digest "$dir-shm")
     diff <("$cairn" digest "$dir") <("$cairn" digest "$dir-file")
     [ "$(in_memory "$dir-shm")" = 3 ] # the first policy is read
     [ "$(in_memory "$dir-file")" = 0 ]
+}
+
+@test "on an emulated GPU that sampler and trainer share, and on one for each" {
+    [ -e "$build/lib/cairn-emu.so" ] || skip "no emulated GPU in this build"
+    export CAIRN_CUDA_OBJECT=cairn-emu.so
+    small=(kernels.backend=cuda run.steps=2 run.eval_every=0 warm_start=null rollout.prompts=1 rollout.samples=2 rollout.max_new_tokens=2 score.overlong=null
+        train.updates_per_step=1 sync.path=file) # what processes share of a GPU's memory is not emulated
+    CAIRN_EMU_GPUS=1 micro_run "$dir" "${small[@]}"
+    for gpus in 1 2; do
+        CAIRN_EMU_GPUS=$gpus micro_run "$dir-$gpus" "${small[@]}" run.mode=resident
+        diff <("$cairn" digest "$dir") <("$cairn" digest "$dir-$gpus")
+    done
 }
