@@ -20,6 +20,16 @@ json() { jq -e "$1" <<<"$output" >/dev/null || { echo "not so: $1"; echo "$outpu
     json '[.seconds | .open, .right, .agree, .disagree, .sync, .repeat, .whole] | all(. >= 0)'
 }
 
+@test "sync: by files and by what else the recipe may use; what is left out is named" {
+    run --separate-stderr "$cairn" check "$micro" --legs 3 --json
+    [ "$status" = 0 ]
+    json '.paths == ["file", "shm"] and (.paths_left_out | not) and .memory.equal == .memory.tokens and (.weights | length == 32)'
+    run --separate-stderr "$cairn" check "$micro" --legs 3 --json sync.path=file
+    json '.paths == ["file"] and (.memory | not) and (.paths_left_out | not)'
+    run --separate-stderr "$cairn" check "$micro" --legs 3 --json sync.path=nccl run.mode=resident
+    json '.paths == ["file"] and (.paths_left_out | test("nccl"))'
+}
+
 @test "--legs: only those that are asked for, and what they begin with" {
     run --separate-stderr "$cairn" check "$micro" --legs 0 --json
     [ "$status" = 0 ]

@@ -108,6 +108,17 @@ static double number(const json_t *report, const char *leg, const char *key)
     return json_number_value(json_object_get(json_object_get(report, leg), key));
 }
 
+/* "sync      193 of 193 tokens with equal bits, by file and shm" */
+static void sync_print(const json_t *r)
+{
+    const char *memory = json_string_value(json_array_get(json_object_get(r, "paths"), 1)), *why = json_string_value(json_object_get(r, "paths_left_out"));
+
+    printf("sync      %.0f of %.0f tokens with equal bits, by file%s%s\n", number(r, "sync", "equal"), number(r, "sync", "tokens"), memory ? " and " : "",
+           memory ? memory : "");
+    if (why)
+        printf("          by file alone: %s\n", why);
+}
+
 /* One screen. */
 static void report_print(const json_t *r, const struct cairn_error *err, enum cairn_status st)
 {
@@ -130,7 +141,7 @@ static void report_print(const json_t *r, const struct cairn_error *err, enum ca
         printf("          the smallest change that shows: %.2g of their size, by bits of %.0f tokens\n", number(r, "sensitivity", "scale"),
                number(r, "sensitivity", "tokens"));
     if (json_object_get(r, "sync"))
-        printf("sync      %.0f of %.0f tokens with equal bits\n", number(r, "sync", "equal"), number(r, "sync", "tokens"));
+        sync_print(r);
     if (json_object_get(r, "repeat"))
         printf("repeat    back to the first weights: %.0f of %.0f tokens with the first bits\n", number(r, "repeat", "equal"),
                number(r, "repeat", "tokens"));

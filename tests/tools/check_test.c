@@ -47,7 +47,7 @@ static void ulp_of_every_tensor(struct bench *b)
     struct cairn_store *s = sampled(&b->x);
     const char *name = "";
 
-    OK(cairn_sides_sync(&b->x, "file", err));
+    OK(cairn_sides_sync(&b->x, err));
     OK(cairn_sides_weights_differ(&b->x, &name, NULL, err));
     assert_null(name);
     for (int i = 0; i < s->table->count; i++)
@@ -102,17 +102,17 @@ static void test_digest_there_and_back(void **state)
     (void)state;
     bench_open(&b, LAB_OVERRIDES("model.adapter={rank: 2, alpha: 4}"));
     OK(cairn_sides_masters_save(&b.x, &masters, err));
-    OK(cairn_sides_sync(&b.x, "file", err));
+    OK(cairn_sides_sync(&b.x, err));
     OK(cairn_sides_weights_differ(&b.x, &name, &first, err));
     OK(cairn_sides_perturb(&b.x, 0.1, 1, err));
     OK(cairn_sides_weights_differ(&b.x, &name, &second, err));
     assert_non_null(name); /* not synced */
-    OK(cairn_sides_sync(&b.x, "file", err));
+    OK(cairn_sides_sync(&b.x, err));
     OK(cairn_sides_weights_differ(&b.x, &name, &second, err));
     assert_null(name);
     assert_false(cairn_digest_equal(first, second));
     OK(cairn_sides_masters_load(&b.x, masters, err));
-    OK(cairn_sides_sync(&b.x, "file", err));
+    OK(cairn_sides_sync(&b.x, err));
     OK(cairn_sides_weights_differ(&b.x, &name, &third, err));
     assert_null(name);
     assert_true(cairn_digest_equal(first, third));

@@ -14,7 +14,8 @@
  *                     keys were chosen on both sides
  *
  * A finding is one sentence: leg, what, where. Exit code 76 with it; 0 without any. Files: sequences.c what is scored; sides.c trainer and
- * sampler; trace.c one op after another; right.c, plain.c leg 0; legs.c legs 1 to 5; report.c what is told; check.c the verb.
+ * sampler; memory.c the sync without files; trace.c one op after another; right.c, plain.c leg 0; legs.c, whole.c legs 1 to 5; run.c their order;
+ * main.c the chain's first link; tools/check.c the verb and what it tells.
  */
 #ifndef CAIRN_TOOLS_CHECK_CHECK_H
 #define CAIRN_TOOLS_CHECK_CHECK_H

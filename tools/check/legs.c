@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "tools/check/locate.h"
+#include "tools/check/memory.h"
 #include "tools/check/whole.h"
 
 #define SEEN        1e-4 /* least difference that a changed trainer must show, mean over the tokens */
@@ -204,18 +205,19 @@ out:
     return st;
 }
 
-/* The sampler takes the trainer's weights and is held against it. */
-static enum cairn_status take(struct cairn_legs *g, const char *leg, const char *path, struct cairn_error *err)
+/* The sampler takes the trainer's weights, through memory or (NULL) through files, and is held against it. */
+static enum cairn_status take(struct cairn_legs *g, const char *leg, struct cairn_check_memory *memory, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_digest weights;
     const char *tensor;
     char hex[33];
 
-    TRY(cairn_sides_sync(g->x, path, err));
+    TRY(memory ? cairn_check_memory_sync(memory, err) : cairn_sides_sync(g->x, err));
     TRY(cairn_sides_weights_differ(g->x, &tensor, &weights, err));
     if (tensor)
-        TRY(cairn_fail(err, CAIRN_ENUMERIC, "%s: after a sync by %s the sampler's %s is not what the trainer publishes", leg, path, tensor));
+        TRY(cairn_fail(err, CAIRN_ENUMERIC, "%s: after a sync by %s the sampler's %s is not what the trainer publishes", leg,
+                       memory ? cairn_check_memory_path(memory) : "file", tensor));
     cairn_digest_hex(weights, hex);
     if (!strcmp(leg, "sync") && json_object_set_new(g->report, "weights", json_string(hex)))
         TRY(CAIRN_NOMEM(err));
@@ -224,15 +226,40 @@ out:
     return st;
 }
 
+/* Through memory, where the recipe has a way: other weights than those that lie there now. */
+static enum cairn_status memory_sync(struct cairn_legs *g, struct cairn_error *err)
+{
+    struct cairn_check_memory *m = NULL;
+    json_t *paths = json_pack("[s]", "file");
+    enum cairn_status st = CAIRN_OK;
+    char why[300];
+
+    TRY(keep(g, "paths", paths, err));
+    TRY(cairn_check_memory_open(&m, g->x, why, sizeof why, err));
+    if (!m) {
+        if (why[0])
+            TRY(keep(g, "paths_left_out", json_string(why), err));
+        goto out;
+    }
+    TRY(cairn_sides_perturb(g->x, g->scale, 3, err));
+    TRY(take(g, "memory", m, err));
+    if (json_array_append_new(paths, json_string(cairn_check_memory_path(m))))
+        TRY(CAIRN_NOMEM(err));
+out:
+    cairn_check_memory_close(m);
+    return st;
+}
+
 enum cairn_status cairn_leg_sync(struct cairn_legs *g, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct difference d;
 
-    TRY(take(g, "sync", "file", err));
+    TRY(take(g, "sync", NULL, err));
     d = compare(g->first, g->sampler, g->n);
     if (d.equal == g->n)
         TRY(cairn_fail(err, CAIRN_ENUMERIC, "sync: the sampler was given new weights and its log-probabilities are the old ones"));
+    TRY(memory_sync(g, err));
 out:
     return st;
 }
@@ -252,9 +279,9 @@ enum cairn_status cairn_leg_repeat(struct cairn_legs *g, struct cairn_error *err
             TRY(cairn_fail(err, CAIRN_ENUMERIC, "repeat: the sampler scored the same tokens twice and differs from itself by %.3g", d.max));
     }
     TRY(cairn_sides_perturb(g->x, g->scale, 2, err));
-    TRY(take(g, "second", "file", err));
+    TRY(take(g, "second", NULL, err));
     TRY(cairn_sides_masters_load(g->x, g->masters, err));
-    TRY(take(g, "back", "file", err));
+    TRY(take(g, "back", NULL, err));
     d = compare(g->first, g->sampler, g->n);
     TRY(keep(g, "repeat", json_pack("{s:I, s:I}", "equal", (json_int_t)d.equal, "tokens", (json_int_t)g->n), err));
     if (d.equal != g->n)

@@ -81,7 +81,7 @@ enum cairn_status cairn_sides_open(struct cairn_sides *x, const struct cairn_che
     TRY(cairn_check_sequences_make(&x->q, &x->trainer.policy.config, x->page, 0, (uint64_t)cairn_recipe_i64(r, "run.seed"), err));
     TRY(cairn_trainer_reserve(&x->trainer, x->q.longest > DRAWN_MOST ? x->q.longest : DRAWN_MOST, x->q.tokens + 6 * DRAWN_MOST, 0, err));
     if (fresh) /* a run whose first policy comes out of its warm start: the sampler begins with what sync makes of the fresh adapter */
-        TRY(cairn_sides_sync(x, "file", err));
+        TRY(cairn_sides_sync(x, err));
     else
         TRY(cairn_policy_open(&x->policy, x->start, &(struct cairn_policy_opts){.base = x->base, .quiet = 1}, &x->k, err));
     TRY(sampler_open(x, err));
@@ -396,12 +396,13 @@ out:
     return st;
 }
 
-static enum cairn_status file_sync(struct cairn_sides *x, struct cairn_error *err)
+enum cairn_status cairn_sides_sync(struct cairn_sides *x, struct cairn_error *err)
 {
-    char *train = cairn_format("%s/train-%lld", x->scratch, (long long)x->generation),
-         *policy = cairn_format("%s/policy-%lld", x->scratch, (long long)x->generation);
+    char *train = cairn_format("%s/train-%lld", x->scratch, (long long)(x->generation + 1)),
+         *policy = cairn_format("%s/policy-%lld", x->scratch, (long long)(x->generation + 1));
     enum cairn_status st = CAIRN_OK;
 
+    x->generation++;
     if (!train || !policy)
         TRY(CAIRN_NOMEM(err));
     TRY(state_write(x, train, err));
@@ -418,14 +419,6 @@ out:
     free(train);
     free(policy);
     return st;
-}
-
-enum cairn_status cairn_sides_sync(struct cairn_sides *x, const char *path, struct cairn_error *err)
-{
-    x->generation++;
-    if (!strcmp(path, "file"))
-        return file_sync(x, err);
-    return cairn_fail(err, CAIRN_EUSAGE, "sync path %s is none that this check can take", path);
 }
 
 enum cairn_status cairn_sides_weights_differ(struct cairn_sides *x, const char **name, struct cairn_digest *all, struct cairn_error *err)

@@ -54,8 +54,8 @@ enum cairn_status cairn_sides_perturb(struct cairn_sides *x, double scale, uint6
 enum cairn_status cairn_sides_masters_save(struct cairn_sides *x, float **h, struct cairn_error *err);
 enum cairn_status cairn_sides_masters_load(struct cairn_sides *x, const float *h, struct cairn_error *err);
 
-/* Gives the trainer's published weights to the sampler. path: "file" and the others of sync.path. */
-enum cairn_status cairn_sides_sync(struct cairn_sides *x, const char *path, struct cairn_error *err);
+/* Gives the trainer's published weights to the sampler by way of committed artefacts; memory.h: without. */
+enum cairn_status cairn_sides_sync(struct cairn_sides *x, struct cairn_error *err);
 /* The first trained tensor that the sampler holds other bytes of than the trainer publishes, by their digests; NULL: none. Borrowed name. *all:
  * the digest of what the trainer publishes, over all tensors; may be NULL. */
 enum cairn_status cairn_sides_weights_differ(struct cairn_sides *x, const char **name, struct cairn_digest *all, struct cairn_error *err);
