@@ -8,7 +8,7 @@
 
 #include "base/checked.h"
 
-#define GAP  64 /* bytes that may be sent between two pieces so that they land as they lie */
+#define GAP  64 /* below this, padding between two parts may be sent so that they land as they lie */
 #define ALIGN 16 /* of a piece on the wire */
 #define DIMS CAIRN_MAX_DIMS
 
@@ -27,7 +27,7 @@ struct maker {
     const struct cairn_transit_tensor *tensor;
     const struct cairn_transit_part *held, *wanted;
     int tensors, helds, wanteds, holders;
-    size_t chunk_bytes;
+    size_t chunk_bytes, gap; /* gap: power of two at whose multiples every wanted part begins, GAP at most */
     uint64_t *load; /* bytes given to each holder */
     struct raw *raw;
     int raws, raw_room;
@@ -444,14 +444,32 @@ static size_t piece_bytes(const struct cairn_transit_piece *q, const struct cair
     return (size_t)(q->blocks * q->n) * cairn_dtype_size(tensor[q->tensor].dtype);
 }
 
-/* Where the piece stands on the wire behind `end` bytes, the last of which are prev's. */
-static size_t wire_after(const struct cairn_transit_piece *prev, size_t end, const struct cairn_transit_piece *q)
+/* Does a end its part in every place, and does b begin one there? What lies between is nobody's then if it is shorter than m->gap. */
+static int part_after_part(const struct maker *m, const struct raw *a, const struct raw *b)
+{
+    for (int i = 0; i < a->places; i++) {
+        const struct cairn_transit_part *p = &m->wanted[m->place[a->first + i]], *q = &m->wanted[m->place[b->first + i]];
+
+        for (int d = 0; d < m->tensor[a->tensor].ndim; d++)
+            if (a->box.offset[d] + a->box.local[d] != p->offset[d] + p->local[d])
+                return 0;
+        for (int d = 0; d < m->tensor[b->tensor].ndim; d++)
+            if (b->box.offset[d] != q->offset[d])
+                return 0;
+    }
+    return 1;
+}
+
+/* Where the piece stands on the wire behind `end` bytes, the last of which are those of the piece before it; q->joined as there is nothing
+ * between the two in any place that is another's. */
+static size_t wire_after(const struct maker *m, const struct raw *r, const struct cairn_transit_piece *prev, size_t end, struct cairn_transit_piece *q)
 {
     if (prev && prev->blocks == 1 && q->blocks == 1) {
-        size_t there = prev->drop[0].at + (end - prev->wire);
+        size_t there = prev->drop[0].at + (end - prev->wire), gap = q->drop[0].at - there;
 
-        if (q->drop[0].at >= there && q->drop[0].at - there < GAP)
-            return end + (q->drop[0].at - there);
+        q->joined = q->drop[0].at >= there && (!gap || (gap < m->gap && part_after_part(m, r - 1, r)));
+        if (q->joined)
+            return end + gap;
     }
     return (end + ALIGN - 1) / ALIGN * ALIGN;
 }
@@ -491,7 +509,7 @@ static enum cairn_status make_lanes(struct maker *m, struct cairn_transit *p)
             c = NULL;
         } else
             prev = q - 1;
-        q->wire = wire_after(prev, l->bytes, q);
+        q->wire = wire_after(m, r, prev, l->bytes, q);
         if (!c || q->wire + bytes - c->wire > m->chunk_bytes) {
             c = &p->chunk[p->chunks++];
             *c = (struct cairn_transit_chunk){.lane = p->lanes - 1, .piece = i, .wire = q->wire};
@@ -566,6 +584,10 @@ enum cairn_status cairn_transit_create(struct cairn_transit *out, const struct c
     enum cairn_status st = CAIRN_OK;
 
     m.chunk_bytes = chunk_bytes ? chunk_bytes : CAIRN_TRANSIT_CHUNK;
+    m.gap = GAP;
+    for (int i = 0; i < wanteds; i++)
+        m.gap |= wanted[i].at;
+    m.gap &= ~m.gap + 1;
     TRY(make_raws(&m, &p));
     TRY(make_lanes(&m, &p));
     TRY(sum_up(&p, tensor, err));
@@ -596,7 +618,8 @@ int cairn_transit_lands(const struct cairn_transit *p, const struct cairn_transi
 
     *at = first->drop[k].at;
     for (int i = 0; i < c->pieces; i++)
-        if ((first[i].blocks > 1 && first[i].drop[k].step != first[i].n) || first[i].drop[k].at - *at != first[i].wire - c->wire)
+        if ((i && !first[i].joined) || (first[i].blocks > 1 && first[i].drop[k].step != first[i].n) ||
+            first[i].drop[k].at - *at != first[i].wire - c->wire)
             return 0;
     return 1;
 }

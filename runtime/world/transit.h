@@ -57,6 +57,7 @@ struct cairn_transit_piece {
     size_t src;                                               /* byte in the holder's memory */
     int64_t src_step;                                         /* elements between blocks there */
     size_t wire;                                              /* byte in the lane; blocks lie close there */
+    int joined;                                               /* 1: what is between it and the piece before, if anything, is nobody's */
     struct cairn_transit_drop *drop;                             /* one for each place of the lane, in its order; owned by the plan */
 };
 
