@@ -299,7 +299,7 @@ static int lives(int64_t pid, int64_t start)
     return start <= 0 || now < 0 || now == start;
 }
 
-/* A living process that claims the slot, or 0; claims of the dead are dropped. */
+/* A living process that claims the slot, or 0. Claims of the dead count for nothing and stay: the entry may just be becoming another's. */
 static int64_t claimed_by(struct cairn_ring *r, int slot)
 {
     for (int i = 0; i < CAIRN_RING_READERS; i++) {
@@ -310,7 +310,6 @@ static int64_t claimed_by(struct cairn_ring *r, int slot)
             continue;
         if (lives(pid, atomic_load(&e->start)))
             return pid;
-        atomic_store(&e->claim, 0);
     }
     return 0;
 }
