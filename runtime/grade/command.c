@@ -78,14 +78,16 @@ static void run(const struct command *x, const int to[2], const int from[2], con
     _exit(127);
 }
 
+/* 0, with errno: it cannot be had. */
 static int start(struct command *x)
 {
-    int to[2] = {-1, -1}, from[2] = {-1, -1}, complaints[2] = {-1, -1}, ok;
+    int to[2] = {-1, -1}, from[2] = {-1, -1}, complaints[2] = {-1, -1}, ok, why;
 
     ok = pipe2(to, O_CLOEXEC) == 0 && pipe2(from, O_CLOEXEC) == 0 && pipe2(complaints, O_CLOEXEC) == 0;
     if (ok && (x->pid = fork()) == 0)
         run(x, to, from, complaints);
     ok = ok && x->pid > 0;
+    why = errno;
     close_fd(&to[0]);
     close_fd(&from[1]);
     close_fd(&complaints[1]);
@@ -96,6 +98,7 @@ static int start(struct command *x)
     if (!ok) {
         x->pid = 0;
         stop(x);
+        errno = why;
         return 0;
     }
     fcntl(x->in, F_SETFL, O_NONBLOCK);
