@@ -620,8 +620,12 @@ static enum cairn_status programs_write(const struct work *w, char **path, struc
     *path = cairn_format("%s/log/resident.%s.conf", w->run->dir, w->id);
     if (!*path || !install)
         TRY(CAIRN_NOMEM(err));
-    if (strpbrk(w->run->dir, " \t\"'\\%")) /* srun has no quoting that all its versions know */
-        TRY(cairn_fail(err, CAIRN_EUSAGE, "%s: srun --multi-prog takes no blanks, quotes, backslashes and percent signs in a path", w->run->dir));
+    for (int i = 0; i < 2; i++) { /* srun has no quoting that all its versions know */
+        const char *dir = i ? install : w->run->dir;
+
+        if (strpbrk(dir, " \t\"'\\%"))
+            TRY(cairn_fail(err, CAIRN_EUSAGE, "%s: srun --multi-prog takes no blanks, quotes, backslashes and percent signs in a path", dir));
+    }
     for (size_t k = 0; k < sizeof roles / sizeof *roles; k++) {
         int64_t n = cairn_job_ranks(w->run, w->job, &(struct cairn_link){1, roles[k], NULL});
 

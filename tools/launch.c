@@ -439,9 +439,10 @@ static void trail_look(void *arg)
     for (int i = 0, ahead = 0; i < t->n && ahead < 8; i++) { /* nothing far behind the first open one is there yet */
         if (t->done[i])
             continue;
-        ahead++;
-        if (!cairn_link_done(t->run, &t->chain[i]))
+        if (!cairn_link_done(t->run, &t->chain[i])) {
+            ahead++;
             continue;
+        }
         t->done[i] = 1;
         if (t->told && t->err.code == CAIRN_OK)
             t->told(t->arg, &t->chain[i], &t->err);

@@ -1,9 +1,9 @@
 /* nodestore.h - read-only bytes that stay on a node when a job ends, so that the next one maps them instead of reading a shared
  * file system.
  *
- *     PATH/cairn-UID/              ours alone (0700); PATH is the user's choice: node-local disk (then the page cache holds it) or
- * /dev/shm KEY                      an object: 32 hex digits that say what is in it (base, table, type), never how it came here
- *         KEY.making               one that is being made, or that a killed maker left
+ *     PATH/cairn-UID/       ours alone (0700); PATH is the user's choice: node-local disk (then the page cache holds it) or /dev/shm
+ *         KEY               an object: 32 hex digits that say what is in it (base, table, type), never how it came here
+ *         KEY.making        one that is being made, or that a killed maker left
  *
  * An object (all numbers little-endian as this machine has them; objects never travel):
  *     0     magic "cairn node store 1\n", zero-padded to 32        32  key (16)      48  payload bytes u64     56  block bytes u64
@@ -46,8 +46,7 @@ enum cairn_status cairn_nodestore_open(struct cairn_nodestore **out, const struc
 void cairn_nodestore_close(struct cairn_nodestore *s); /* its objects live on; NULL is fine */
 
 struct cairn_nodeobject {
-    char *
-        p; /* the payload: of a fresh one to be filled (shared with the file), of one that was there a private copy-on-write view */
+    char *p; /* the payload: of a fresh one to be filled (shared with the file), of one that was there a private copy-on-write view */
     size_t bytes;
     int fresh; /* 1: not there yet; fill it, then cairn_nodeobject_keep */
     /* private */

@@ -433,7 +433,6 @@ void cairn_stage_device_close(struct cairn_stage_ctx *ctx, const struct cairn_st
     if (ctx->kept && def->forget)
         def->forget(ctx);
     ctx->kept = NULL;
-    cairn_fastpath_drop(ctx->fastpath); /* its memory is the device's */
     if (ctx->compute)
         cairn_compute_close(ctx->compute);
     ctx->compute = NULL;
