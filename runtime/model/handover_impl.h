@@ -9,7 +9,7 @@
 #include "world/channel.h"
 #include "world/world.h"
 
-#define CAIRN_HANDOVER_STAGES 2
+#define CAIRN_HANDOVER_STAGES 3
 
 /* One rank as the others see it. */
 struct cairn_hand_side {
@@ -39,11 +39,17 @@ struct cairn_hand_end {
     int open;      /* slot that is being written */
 };
 
-/* A stream with a chunk in flight. */
+/* A chunk in flight: packed and sent on a stream of its own, summed up beside it. */
 struct cairn_hand_stage {
     struct cairn_stream stream;
-    struct cairn_buffer *room, *sums; /* room: the chunk as on the wire, NULL if nothing is staged */
-    int busy;                         /* index into mine + 1 */
+    struct cairn_event packed, summed;
+    struct cairn_buffer *room; /* the chunk as on the wire, NULL if nothing is staged */
+};
+
+/* A tensor that becomes a view of the slot. */
+struct cairn_hand_view {
+    int param;
+    size_t at;
 };
 
 struct cairn_handover {
@@ -69,12 +75,22 @@ struct cairn_handover {
     struct cairn_hand_end *end; /* places that this rank writes */
     int ends;
     struct cairn_hand_stage stage[CAIRN_HANDOVER_STAGES];
+    int in_flight;                  /* chunks enqueued before the first is waited for */
+    int at_once;                    /* all of them, since its GPU is the samplers' too */
+    struct cairn_stream beside;     /* sums; on nccl packing too */
+    struct cairn_buffer *all_sums;  /* of all chunks, in the table's order */
     int64_t *h_sums;
 
     /* sampler */
     struct cairn_hand_end read; /* its own place */
     struct cairn_runs slot_tiles, unpack;
     struct cairn_runs_call *check; /* [read.chunks] */
+    struct cairn_runs slot_all;    /* rows of slot_tiles as one call: for chunks that land all at once */
+    struct cairn_runs_call check_all;
+    struct cairn_hand_view *view;  /* [views] what is switched */
+    int views;
+    struct cairn_digest *want;     /* [read.chunks] sums as they were sent */
+    int follows;                   /* looks at chunks as they land; not on the trainer's own GPU, where that would only interrupt it */
     struct cairn_runs_call unpack_call;
     struct cairn_digest *verified; /* [read.chunks] */
     uint64_t *verified_of;         /* generation << 8 | slot that it was made of */
@@ -82,7 +98,8 @@ struct cairn_handover {
     int landed_in;                  /* the one that serves */
     struct cairn_runs bring;        /* slot -> landed, as it lies */
     struct cairn_runs_call *bring_call;
-    struct cairn_hand_stage reading;
+    struct cairn_stream reading;
+    struct cairn_buffer *read_sums; /* of all chunks of its place */
     int64_t *h_read_sums;
     int in_place;
     struct cairn_tensor *own; /* [table->count] the store's tensors before it was switched; NULL: it was not */
@@ -90,9 +107,9 @@ struct cairn_handover {
 
     /* nccl */
     struct cairn_channel *channel;
-    struct cairn_stream along, beside; /* what travels; packing and sums */
+    struct cairn_stream along;           /* what travels */
     struct cairn_event here[2], sent[2]; /* chunk is packed or has come, chunk is gone; by its number's parity */
-    struct cairn_buffer *through[2], *all_sums; /* chunks on their way; the trainer's sums of all chunks */
+    struct cairn_buffer *through[2];     /* chunks on their way */
     struct cairn_runs place_runs;               /* through -> slot */
     struct cairn_runs_call *place_call;
     int slot_in;                                /* slot that serves */
@@ -114,9 +131,10 @@ enum cairn_status cairn_hand_write(struct cairn_handover *h, enum cairn_status (
                                    struct cairn_error *err), struct cairn_error *err);
 /* Tables of the sampler: tiles of each chunk of its place in the slot, and from there into the store. host_slots: the slots are host memory. */
 enum cairn_status cairn_hand_reader_open(struct cairn_handover *h, int host_slots, struct cairn_error *err);
-/* Chunk (numbered in the place) is in slot `slot` of generation: brought here where need be, its sum compared. Done before: nothing. */
-enum cairn_status cairn_hand_verify(struct cairn_handover *h, int chunk, int slot, uint64_t generation, struct cairn_digest want,
-                                    struct cairn_error *err);
+/* Chunks [chunk, chunk + n) (numbered in the place) are in slot `slot` of generation: brought here where need be, their sums compared with
+ * h->want, one wait for all of them. */
+enum cairn_status cairn_hand_verify(struct cairn_handover *h, int chunk, int n, int slot, uint64_t generation, struct cairn_error *err);
+int cairn_hand_verified(const struct cairn_handover *h, int chunk, int slot, uint64_t generation); /* with h->want */
 /* The sentence about a chunk that is not what was sent. */
 enum cairn_status cairn_hand_differs(const struct cairn_handover *h, int chunk, uint64_t generation, struct cairn_digest have, struct cairn_digest want,
                                      struct cairn_error *err);

@@ -4,6 +4,7 @@
  * names stand in the ring's rooms. Of the trainer's ranks that send into a place the lowest leads: it begins and commits, the others
  * wait for its slot to open and land their chunks. Nobody waits for a sampler, but for a slot that one still holds.
  */
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +13,9 @@
 #include "base/clock.h"
 #include "model/handover_impl.h"
 
-#define PAGE   4096
-#define WAIT_S 0.00002
+#define PAGE    4096
+#define WAIT_S  0.00002
+#define EAGER_S 0.01
 
 _Static_assert(sizeof(struct cairn_share) <= CAIRN_RING_ROOM, "a ring's room holds a name");
 
@@ -85,6 +87,22 @@ out:
     return st;
 }
 
+/* Do samplers follow? All trainer ranks tell whether they land all at once. */
+static enum cairn_status follows(struct cairn_handover *h, struct cairn_error *err)
+{
+    int32_t own = h->trainer && !h->at_once, *all = malloc((size_t)h->ranks * sizeof *all);
+    enum cairn_status st = CAIRN_OK;
+
+    if (!all)
+        return CAIRN_NOMEM(err);
+    TRY(cairn_group_allgather(h->group, "handover: who lands all at once", &own, sizeof own, all, err));
+    for (int r = 0; r < h->ranks; r++)
+        h->follows = h->follows || all[r];
+out:
+    free(all);
+    return st;
+}
+
 /* The places that this rank's lanes go to. */
 static enum cairn_status ends_make(struct cairn_handover *h, const struct cairn_ring_place *where, struct cairn_error *err)
 {
@@ -151,6 +169,7 @@ enum cairn_status cairn_hand_ring_open(struct cairn_handover *h, struct cairn_er
     if (st == CAIRN_OK && h->trainer)
         st = cairn_hand_writer_open(h, err);
     TRY(cairn_group_agree(h->group, "handover: ready", st, err));
+    TRY(follows(h, err));
 out:
     free(where);
     return st;
@@ -264,36 +283,55 @@ out:
 
 /* ---- take --------------------------------------------------------------------------------------------------------------------- */
 
-/* Looks at the chunks of an open slot that have landed; 1: something was done. */
-static int follow(struct cairn_handover *h, uint64_t generation, struct cairn_error *err)
+/* Verifies the chunks that are in a slot and were not yet, neighbours together. *done: any; *missing: the first that has not landed, or -1. */
+static enum cairn_status look(struct cairn_handover *h, int slot, uint64_t generation, int *done, int *missing, struct cairn_error *err)
 {
-    struct cairn_digest want;
-    uint64_t g;
-    int slot, done = 0;
+    enum cairn_status st = CAIRN_OK;
+    int first = 0, n = 0;
 
-    if (!cairn_ring_open_slot(h->read.ring, &g, &slot) || g < generation || slot < 0 || slot > 1)
-        return 0;
-    for (int c = 0; c < h->read.chunks; c++) {
-        if (h->verified_of[c] == (g << 8 | (uint64_t)slot) || !cairn_ring_landed(h->read.ring, slot, g, c, &want))
+    *done = 0;
+    *missing = -1;
+    for (int c = 0; c <= h->read.chunks; c++) {
+        int here = c < h->read.chunks && cairn_ring_landed(h->read.ring, slot, generation, c, &h->want[c]);
+
+        *missing = !here && c < h->read.chunks && *missing < 0 ? c : *missing;
+        if (here && !cairn_hand_verified(h, c, slot, generation)) {
+            first = n ? first : c;
+            n++;
             continue;
-        if (cairn_hand_verify(h, c, slot, g, want, err) != CAIRN_OK)
-            return 0; /* it is looked at again when it is committed */
-        done = 1;
+        }
+        if (n)
+            TRY(cairn_hand_verify(h, first, n, slot, generation, err));
+        *done += n;
+        n = 0;
     }
+out:
+    return st;
+}
+
+/* Looks at the chunks of an open slot that have landed; 1: something was done. */
+static int follow(struct cairn_handover *h, uint64_t generation, int *open, struct cairn_error *err)
+{
+    uint64_t g;
+    int slot, done, missing;
+
+    *open = cairn_ring_open_slot(h->read.ring, &g, &slot) && g >= generation && slot >= 0 && slot <= 1;
+    if (!*open || !h->follows || look(h, slot, g, &done, &missing, err) != CAIRN_OK)
+        return 0; /* what differs is looked at again when it is committed */
     return done;
 }
 
 static enum cairn_status verify_all(struct cairn_handover *h, const struct cairn_ring_view *v, struct cairn_error *err)
 {
-    struct cairn_digest want, sum = {0, 0};
-    enum cairn_status st = CAIRN_OK;
+    struct cairn_digest sum = {0, 0};
+    enum cairn_status st;
+    int done, missing;
 
-    for (int c = 0; c < h->read.chunks; c++) {
-        if (!cairn_ring_landed(h->read.ring, v->slot, v->generation, c, &want))
-            TRY(cairn_fail(err, CAIRN_EDATA, "generation %llu: chunk %d is missing", (unsigned long long)v->generation, c));
-        TRY(cairn_hand_verify(h, c, v->slot, v->generation, want, err));
-        sum = cairn_digest_add(sum, want);
-    }
+    TRY(look(h, v->slot, v->generation, &done, &missing, err));
+    if (missing >= 0)
+        TRY(cairn_fail(err, CAIRN_EDATA, "generation %llu: chunk %d is missing", (unsigned long long)v->generation, missing));
+    for (int c = 0; c < h->read.chunks; c++)
+        sum = cairn_digest_add(sum, h->want[c]);
     if (!cairn_digest_equal(sum, v->tag.weights))
         st = cairn_fail(err, CAIRN_EDATA, "generation %llu: its chunks do not add up to its digest", (unsigned long long)v->generation);
 out:
@@ -303,16 +341,25 @@ out:
 enum cairn_status cairn_hand_ring_take(struct cairn_handover *h, uint64_t generation, uint64_t *got, struct cairn_ring_tag *tag,
                                        struct cairn_error *err)
 {
-    double end = cairn_now_s() + h->deadline_s;
+    double end = cairn_now_s() + h->deadline_s, moved = 0; /* moved: when something was last seen to happen */
     enum cairn_status st = CAIRN_OK;
     struct cairn_ring_view v;
+    int open = 0;
 
     while (cairn_ring_generation(h->read.ring) < generation) {
-        if (follow(h, generation, err))
+        int was = open, done = follow(h, generation, &open, err);
+        double now = cairn_now_s();
+
+        if (done || open > was)
+            moved = now;
+        if (done)
             continue;
-        if (cairn_now_s() > end)
+        if (now > end)
             return late(h, "it", generation, err);
-        cairn_sleep_s(WAIT_S);
+        if (open && now - moved < EAGER_S)
+            sched_yield(); /* the next chunk comes sooner than a sleep ends */
+        else
+            cairn_sleep_s(WAIT_S);
     }
     TRY(cairn_ring_pin(h->read.ring, &v, err));
     if ((st = verify_all(h, &v, err)) == CAIRN_OK)

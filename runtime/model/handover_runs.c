@@ -180,20 +180,25 @@ out:
     return st;
 }
 
-enum cairn_status cairn_runs_sum(const struct cairn_runs_call *c, struct cairn_stream *s, struct cairn_buffer *out, int64_t at,
-                                 int64_t *h_room, struct cairn_digest *sum, struct cairn_error *err)
+enum cairn_status cairn_runs_fetch(struct cairn_stream *s, struct cairn_buffer *out, int64_t first, int64_t end, int64_t *h, struct cairn_error *err)
 {
-    const int64_t dim[2] = {c->rows, 2};
+    const int64_t dim[2] = {end - first, 2};
     struct cairn_tensor t;
-    enum cairn_status st = CAIRN_OK;
+    enum cairn_status st;
 
-    *sum = (struct cairn_digest){0, 0};
-    if (!c->rows)
+    if (end <= first)
         return cairn_stream_wait(s, err);
-    TRY(cairn_tensor_view(&t, out, (size_t)at * 16, CAIRN_I64, 2, dim, err));
-    TRY(cairn_tensor_get(s, &t, h_room, cairn_tensor_bytes(&t), err));
-    for (int64_t i = 0; i < c->rows; i++)
-        *sum = cairn_digest_add(*sum, (struct cairn_digest){(uint64_t)h_room[2 * i], (uint64_t)h_room[2 * i + 1]});
+    TRY(cairn_tensor_view(&t, out, (size_t)first * 16, CAIRN_I64, 2, dim, err));
+    TRY(cairn_tensor_get(s, &t, h + 2 * first, cairn_tensor_bytes(&t), err));
 out:
     return st;
+}
+
+struct cairn_digest cairn_runs_sum(const struct cairn_runs_call *c, const int64_t *h)
+{
+    struct cairn_digest sum = {0, 0};
+
+    for (int64_t i = c->first; i < c->first + c->rows; i++)
+        sum = cairn_digest_add(sum, (struct cairn_digest){(uint64_t)h[2 * i], (uint64_t)h[2 * i + 1]});
+    return sum;
 }

@@ -42,8 +42,9 @@ enum cairn_status cairn_runs_transfer(const struct cairn_runs *r, const struct c
                                       struct cairn_error *err);
 enum cairn_status cairn_runs_tiles(const struct cairn_runs *r, const struct cairn_runs_call *c, struct cairn_compute *k, struct cairn_stream *s,
                                    struct cairn_buffer *x, struct cairn_buffer *out, int64_t at, struct cairn_error *err);
-/* Fetches the sums of a call (waits for the stream) and adds them up; h_room: 2 * most words. */
-enum cairn_status cairn_runs_sum(const struct cairn_runs_call *c, struct cairn_stream *s, struct cairn_buffer *out, int64_t at,
-                                 int64_t *h_room, struct cairn_digest *sum, struct cairn_error *err);
+/* Fetches rows [first, end) of out to the same rows of h (two words each), and waits for the stream. */
+enum cairn_status cairn_runs_fetch(struct cairn_stream *s, struct cairn_buffer *out, int64_t first, int64_t end, int64_t *h, struct cairn_error *err);
+/* The sum of a call whose rows were fetched from their own places. */
+struct cairn_digest cairn_runs_sum(const struct cairn_runs_call *c, const int64_t *h);
 
 #endif

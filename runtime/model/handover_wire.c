@@ -66,7 +66,8 @@ static enum cairn_status rooms_make(struct cairn_handover *h, struct cairn_error
         most = h->plan.chunk[c].bytes > most ? h->plan.chunk[c].bytes : most;
     most = (most + 255) / 256 * 256;
     TRY(cairn_stream_create(dev, &h->along, err));
-    TRY(cairn_stream_create(dev, &h->beside, err));
+    if (!h->beside.dev)
+        TRY(cairn_stream_create(dev, &h->beside, err));
     for (int i = 0; i < 2; i++) {
         TRY(cairn_event_create(dev, &h->here[i], err));
         TRY(cairn_event_create(dev, &h->sent[i], err));
@@ -75,17 +76,12 @@ static enum cairn_status rooms_make(struct cairn_handover *h, struct cairn_error
         TRY(cairn_hand_reader_open(h, 0, err));
         for (int i = 0; i < 2; i++) /* chunks that do not land by themselves; one is sent on while the next comes */
             TRY(cairn_buffer_create(dev, most, &h->through[i], err));
-        cairn_buffer_destroy(h->reading.sums); /* of all chunks at once */
-        h->reading.sums = NULL;
-        TRY(cairn_buffer_create(dev, (size_t)(h->slot_tiles.rows + 1) * 16, &h->reading.sums, err));
         TRY(place_tables(h, err));
         for (int i = 0; i < 2; i++)
             TRY(cairn_buffer_create(dev, h->place_bytes[h->read.place], &h->read.slot[i], err));
     }
-    if (h->trainer) {
+    if (h->trainer)
         TRY(cairn_hand_writer_open(h, err));
-        TRY(cairn_buffer_create(dev, (size_t)(h->tiles.rows + 1) * 16, &h->all_sums, err));
-    }
 out:
     return st;
 }
@@ -113,8 +109,6 @@ void cairn_hand_wire_close(struct cairn_handover *h)
     h->channel = NULL;
     if (h->along.dev)
         cairn_stream_destroy(&h->along);
-    if (h->beside.dev)
-        cairn_stream_destroy(&h->beside);
     for (int i = 0; i < 2; i++) {
         cairn_event_destroy(&h->here[i]);
         cairn_event_destroy(&h->sent[i]);
@@ -122,8 +116,6 @@ void cairn_hand_wire_close(struct cairn_handover *h)
         cairn_buffer_destroy(h->read.slot[i]);
         h->through[i] = h->read.slot[i] = NULL;
     }
-    cairn_buffer_destroy(h->all_sums);
-    h->all_sums = NULL;
     cairn_runs_free(&h->place_runs);
     free(h->place_call);
     free(h->read.index);
@@ -190,7 +182,7 @@ static enum cairn_status unpack(struct cairn_handover *h, int c, int k, int slot
                                 h->o.dtype, err));
     TRY(cairn_event_record(&h->here[c % 2], &h->along, err));
     TRY(cairn_event_wait(&h->here[c % 2], &h->beside, err));
-    TRY(cairn_runs_tiles(&h->slot_tiles, &h->check[i], h->o.compute, &h->beside, h->read.slot[slot], h->reading.sums, h->check[i].first, err));
+    TRY(cairn_runs_tiles(&h->slot_tiles, &h->check[i], h->o.compute, &h->beside, h->read.slot[slot], h->read_sums, h->check[i].first, err));
 out:
     return st;
 }
@@ -243,8 +235,10 @@ static enum cairn_status sums_gather(struct cairn_handover *h, struct cairn_dige
     struct cairn_digest *own = calloc(n + 1, sizeof *own), *all = malloc((size_t)h->ranks * n * sizeof *all + 1);
     enum cairn_status st = own && all ? CAIRN_OK : CAIRN_NOMEM(err);
 
+    if (st == CAIRN_OK && h->n_mine)
+        st = cairn_runs_fetch(&h->beside, h->all_sums, 0, h->tiles.rows, h->h_sums, err);
     for (int i = 0; st == CAIRN_OK && i < h->n_mine; i++)
-        st = cairn_runs_sum(&h->mine[i].tiles, &h->beside, h->all_sums, h->mine[i].tiles.first, h->h_sums, &own[h->mine[i].chunk], err);
+        own[h->mine[i].chunk] = cairn_runs_sum(&h->mine[i].tiles, h->h_sums);
     TRY(cairn_group_agree(h->group, "handover: sent", st, err));
     TRY(cairn_group_allgather(h->group, "handover: sums", own, n * sizeof *own, all, err));
     for (int c = 0; c < h->plan.chunks; c++)
@@ -257,15 +251,15 @@ out:
 
 static enum cairn_status compare(struct cairn_handover *h, const struct cairn_digest *want, uint64_t generation, struct cairn_error *err)
 {
-    enum cairn_status st = CAIRN_OK;
+    enum cairn_status st = cairn_runs_fetch(&h->beside, h->read_sums, 0, h->slot_tiles.rows, h->h_read_sums, err);
 
-    for (int c = 0; c < h->plan.chunks; c++) {
+    for (int c = 0; st == CAIRN_OK && c < h->plan.chunks; c++) {
         int i = h->read.index[c];
         struct cairn_digest have;
 
         if (i < 0)
             continue;
-        TRY(cairn_runs_sum(&h->check[i], &h->beside, h->reading.sums, h->check[i].first, h->h_read_sums, &have, err));
+        have = cairn_runs_sum(&h->check[i], h->h_read_sums);
         if (!cairn_digest_equal(have, want[c]))
             TRY(cairn_hand_differs(h, i, generation, have, want[c], err));
     }
