@@ -3,7 +3,7 @@
  * The answer is what extract.h finds by marker or box, or the whole response; blanks around both are dropped and runs of blanks count as
  * one. any_case: letters are compared in lower case, as Unicode has it.
  * regex: the last place where the expression (PCRE2, UTF-8) matches decides. With a group in it, the first group's text must be the gold
- * text; without one, that it matches is enough. It works under PCRE2's match limits, so it is a status "budget", never a wait.
+ * text; without one, that it matches is enough. Its steps are counted over all of a response: too many are a status "budget", never a wait.
  */
 #ifndef CAIRN_GRADE_EXACT_H
 #define CAIRN_GRADE_EXACT_H

@@ -9,11 +9,12 @@
 #include "base/str.h"
 #include "grade/exact.h"
 
-/* Work of one search, in PCRE2's own units: some 50 ms at most on a slow core. */
-#define MATCH_LIMIT 1000000
+/* PCRE2's own limit of work holds for each place where a match may begin, of which a response has as many as bytes: so steps are counted
+ * here, over all of a response. A step is an item of the expression that is tried, or a byte that the one before it went over. */
+#define WORK_LIMIT  20000000
+#define CHECKED     256 /* bytes whose check for UTF-8 is a step */
 #define DEPTH_LIMIT 10000
 #define HEAP_KIB    65536
-#define STEPS_MAX   100000 /* places where it may match in one response */
 
 struct regex {
     struct cairn_grader g;
@@ -35,23 +36,40 @@ static void destroy(struct cairn_grader *g)
     free(x);
 }
 
+struct work {
+    int64_t left;
+    PCRE2_SIZE at; /* where the step before was */
+};
+
+/* Called at each item of the expression. */
+static int step(pcre2_callout_block *b, void *arg)
+{
+    struct work *w = arg;
+
+    w->left -= 1 + (int64_t)(b->current_position > w->at ? b->current_position - w->at : w->at - b->current_position);
+    w->at = b->current_position;
+    return w->left < 0 ? PCRE2_ERROR_MATCHLIMIT : 0;
+}
+
 /* The last match's span: of the first group if there is one. PCRE2's return code: below 0 only for errors; 0: no match. */
 static int last_match(const struct regex *x, const char *p, size_t n, size_t *from, size_t *to)
 {
     const PCRE2_SIZE *at = pcre2_get_ovector_pointer(x->data);
+    struct work work = {.left = WORK_LIMIT};
     size_t start = 0;
     int found = 0;
 
-    for (int k = 0; start <= n; k++) {
-        int rc = pcre2_match(x->code, (PCRE2_SPTR)p, n, start, 0, x->data, x->context);
-        int group;
+    pcre2_set_callout(x->context, step, &work);
+    while (start <= n) {
+        int rc, group;
+
+        work.left -= 1 + (int64_t)((n - start) / CHECKED); /* as UTF-8, by each call */
+        rc = work.left < 0 ? PCRE2_ERROR_MATCHLIMIT : pcre2_match(x->code, (PCRE2_SPTR)p, n, start, 0, x->data, x->context);
 
         if (rc == PCRE2_ERROR_NOMATCH)
             return found;
         if (rc < 0)
             return rc;
-        if (k == STEPS_MAX)
-            return PCRE2_ERROR_MATCHLIMIT;
         group = x->groups && rc > 1 && at[2] != PCRE2_UNSET;
         if (group || !x->groups) {
             *from = at[2 * group];
@@ -123,8 +141,9 @@ enum cairn_status cairn_regex_create(struct cairn_grader **out, const struct cai
     x->whole = !def->take || strcmp(def->take, "response") == 0;
     x->any_case = def->any_case;
     x->code = pcre2_compile((PCRE2_SPTR)def->pattern, PCRE2_ZERO_TERMINATED,
-                            PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C | (def->any_case ? PCRE2_CASELESS : 0), &code,
-                            &at, NULL);
+                            PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C | PCRE2_AUTO_CALLOUT |
+                                (def->any_case ? PCRE2_CASELESS : 0),
+                            &code, &at, NULL);
     if (!x->code) {
         PCRE2_UCHAR why[128];
 
@@ -136,7 +155,6 @@ enum cairn_status cairn_regex_create(struct cairn_grader **out, const struct cai
     x->context = pcre2_match_context_create(NULL);
     if (!x->data || !x->context)
         TRY(CAIRN_NOMEM(err));
-    pcre2_set_match_limit(x->context, MATCH_LIMIT);
     pcre2_set_depth_limit(x->context, DEPTH_LIMIT);
     pcre2_set_heap_limit(x->context, HEAP_KIB);
     *out = &x->g;

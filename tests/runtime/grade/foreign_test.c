@@ -266,6 +266,7 @@ static void test_exact(void **state)
 
 static void test_regex(void **state)
 {
+    char many[20000];
     struct cairn_error err;
 
     (void)state;
@@ -280,6 +281,14 @@ static void test_regex(void **state)
     assert_int_equal(here("empty", "", "a\xc3\xa4\xff" "b"), 1); /* empty matches move on by whole characters, broken ones too */
     define(&(struct cairn_grader_def){.name = "tower", .kind = "regex", .pattern = "(a+)+$"});
     assert_int_equal(here("tower", "x", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab"), -CAIRN_VERDICT_BUDGET);
+    /* dear at each of many places, within PCRE2's own limits at every one of them */
+    for (int i = 0; i < (int)sizeof many - 3; i++)
+        many[i] = 'a';
+    memcpy(many + sizeof many - 3, "bc", 3);
+    define(&(struct cairn_grader_def){.name = "slope", .kind = "regex", .pattern = "(?:a|a){16}c"});
+    assert_int_equal(here("slope", "x", many), -CAIRN_VERDICT_BUDGET);
+    define(&(struct cairn_grader_def){.name = "each", .kind = "regex", .pattern = "([ab])"});
+    assert_int_equal(here("each", "b", many), 1);
     assert_int_equal(cairn_grader_define(&(struct cairn_grader_def){.name = "bad", .kind = "regex", .pattern = "a(b"}, &err), CAIRN_ERECIPE);
     assert_non_null(strstr(err.text, "pattern: "));
     assert_int_equal(cairn_grader_define(&(struct cairn_grader_def){.name = "bad", .kind = "regex"}, &err), CAIRN_ERECIPE);
