@@ -30,6 +30,25 @@ json() { jq -e "$1" <<<"$output" >/dev/null || { echo "not so: $1"; echo "$outpu
     json '.paths == ["file"] and (.paths_left_out | test("nccl"))'
 }
 
+@test "--reference: another system's numbers, held within the declared band" {
+    hf=$root/tests/fixtures/models/glm52-tiny
+    printf '{"ids": [5, 6, 7, 8]}\n{"ids": [9, 2]}\n' >"$BATS_TEST_TMPDIR/ids"
+    "$cairn" logprobs "$hf" --tokens "$BATS_TEST_TMPDIR/ids" | paste -d' ' "$BATS_TEST_TMPDIR/ids" - | jq -c -s '[range(0; length; 2) as $i | {ids: .[$i].ids, logprobs: .[$i + 1].logprobs}][]' \
+        >"$BATS_TEST_TMPDIR/ref"
+    run --separate-stderr "$cairn" check "$micro" --legs 0 --json --against "$hf" --reference "$BATS_TEST_TMPDIR/ref"
+    [ "$status" = 0 ]
+    json '.reference.lines == 2 and .reference.tokens == 4 and .reference.max < 1e-4 and .reference.band == 0.05'
+    jq -c '.logprobs[0] -= 0.06' "$BATS_TEST_TMPDIR/ref" >"$BATS_TEST_TMPDIR/bad"
+    is 76 "$cairn" check "$micro" --legs 0 --quiet --against "$hf" --reference "$BATS_TEST_TMPDIR/bad"
+    says "bad:1" "gives token 1"
+    is 76 "$cairn" check "$micro" --legs 0 --quiet --reference "$BATS_TEST_TMPDIR/ref" # of other weights
+    echo '{"ids": [1, 2, 3], "logprobs": [-1]}' >"$BATS_TEST_TMPDIR/bad"
+    is 65 "$cairn" check "$micro" --legs 0 --quiet --reference "$BATS_TEST_TMPDIR/bad"
+    says "bad:1"
+    is 64 "$cairn" check "$micro" --against "$hf"
+    is 64 "$cairn" check "$micro" --legs 1-5 --reference "$BATS_TEST_TMPDIR/ref"
+}
+
 @test "--legs: only those that are asked for, and what they begin with" {
     run --separate-stderr "$cairn" check "$micro" --legs 0 --json
     [ "$status" = 0 ]

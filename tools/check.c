@@ -132,6 +132,9 @@ static void report_print(const json_t *r, const struct cairn_error *err, enum ca
     else if (json_object_get(r, "blocks"))
         printf("          %.0f blocks as the plain model has them; %.0f%% of the tolerance at most\n", number(r, "blocks", "held"),
                100 * number(r, "blocks", "worst"));
+    if (json_object_get(r, "reference"))
+        printf("          %.0f tokens of the reference: off by %.3g on average, by %.3g at most\n", number(r, "reference", "tokens"),
+               number(r, "reference", "mean"), number(r, "reference", "max"));
     if (json_object_get(r, "agree"))
         printf("agree     %.0f of %.0f tokens with equal bits\n", number(r, "agree", "equal"), number(r, "agree", "tokens"));
     if (json_object_get(r, "disagree"))
@@ -166,6 +169,10 @@ int cairn_verb_check(int argc, char **argv)
         return cairn_cli_usage("check", "which RECIPE or run?");
     if (!legs_parse(a.legs, &o.first, &o.last))
         return cairn_cli_usage("check", "--legs %s: expected one number from 0 to 5, or two with a dash between", a.legs);
+    if (a.reference && o.first > 0)
+        return cairn_cli_usage("check", "--reference belongs to leg 0, which --legs %s leaves out", a.legs);
+    if (a.against && !a.reference)
+        return cairn_cli_usage("check", "--against says what --reference FILE was made from; there is none");
     cairn_signals_install();
     cairn_log_quiet(a.quiet || a.json);
     o.layers = (int)a.layers;

@@ -8,6 +8,10 @@
 #include "text/template.h"
 #include "world/nodestore.h"
 
+/* What two fp32 or bf16 implementations of one model may differ by in the log-probability of a single token without anything being wrong:
+ * mismatch.max: auto, where trainer and sampler carry different numerics, and another system's numbers beside ours. */
+#define CAIRN_NUMERICS_BAND 0.05
+
 /* kernels.backend, kernels.precision, kernels.dsa, kernels.threads (threads > 0 overrides). rank: among those of this node, which says
  * whose device it takes; 0 alone. */
 enum cairn_status cairn_setup_compute(struct cairn_compute *k, const struct cairn_recipe *r, int threads, int rank, struct cairn_error *err);

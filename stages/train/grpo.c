@@ -10,10 +10,6 @@
 #include "stages/train/known.h"
 #include "stages/train/point.h"
 
-/* mismatch.max: auto, where trainer and sampler carry different numerics: what two fp32 or bf16 implementations of one model may
- * differ by on a single token without anything being wrong. */
-#define MISMATCH_BAND 0.05
-
 struct job {
     struct cairn_stage_ctx *ctx;
     struct cairn_trainer *t;
@@ -66,7 +62,7 @@ static void recipe_read(struct job *j)
     j->mismatch_max = !j->o->same_policy    ? INFINITY
                       : json_is_number(max) ? json_number_value(max)
                       : j->o->same_numerics ? 0
-                                            : MISMATCH_BAND;
+                                            : CAIRN_NUMERICS_BAND;
     j->loss = (struct cairn_policy_loss){
         .ratio = (enum cairn_ratio)word(r, "train.ratio", ratios),
         .correction = !strcmp(correction, "tis")      ? CAIRN_CORRECT_TIS

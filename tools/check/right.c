@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tools/check/blocks.h"
+#include "tools/check/reference.h"
 #include "tools/check/trace.h"
 
 #define REGIONS       20
@@ -500,6 +501,8 @@ enum cairn_status cairn_leg_right(struct cairn_sides *x, const struct cairn_chec
                                                        r->worst, "at", r->worst_at)))
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_blocks_check(x, report, err));
+    if (o->reference)
+        TRY(cairn_reference_check(x, o->against, o->reference, report, err));
     if (masters)
         TRY(cairn_sides_masters_load(x, masters, err));
 out:
