@@ -78,6 +78,16 @@ json() { jq -e "$1" <<<"$output" >/dev/null || { echo "not so: $1"; echo "$outpu
     is 64 "$cairn" check "$BATS_TEST_TMPDIR/run" run.steps=3
 }
 
+@test "two checks of one run at once: the second waits, and both hold" {
+    micro_run "$BATS_TEST_TMPDIR/run" run.steps=0
+    "$cairn" check "$BATS_TEST_TMPDIR/run" 2>"$BATS_TEST_TMPDIR/first" &
+    first=$!
+    is 0 "$cairn" check "$BATS_TEST_TMPDIR/run"
+    wait "$first"
+    cat "$BATS_TEST_TMPDIR/first" <(printf '%s\n' "$output") | grep -q "another check of this run is at work" || skip "they did not meet"
+    [ ! -e "$BATS_TEST_TMPDIR/run/log/check.scratch" ]
+}
+
 @test "run.check first: the gate is committed before the first rollout, and digest has no line of it" {
     is 0 micro_run "$BATS_TEST_TMPDIR/gated" run.check=first run.steps=1
     [ -f "$BATS_TEST_TMPDIR/gated/check/MANIFEST.json" ]

@@ -1,13 +1,19 @@
 /* sides.c - opens both sides, scores, changes one, syncs. See sides.h. */
 #include "tools/check/sides.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/philox.h"
+#include "base/signals.h"
 #include "ckpt/retention.h"
 #include "model/io.h"
 #include "stages/common/setup.h"
@@ -59,6 +65,32 @@ out:
     return st;
 }
 
+/* The scratch folder, empty, for this check alone: of two checks of one run the second waits for the first. The lock is on RUN/log, so that it
+ * leaves no file; where there are no such locks, none is held. */
+static enum cairn_status scratch_make(struct cairn_sides *x, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *log = cairn_path_dirname(x->scratch);
+
+    if (!log)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_dir_make(log, err));
+    x->lock = open(log, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (int i = 0; x->lock >= 0 && flock(x->lock, LOCK_EX | LOCK_NB) && (errno == EWOULDBLOCK || errno == EINTR); i++) {
+        if (cairn_stop_requested())
+            TRY(cairn_fail(err, CAIRN_EAGAIN, "stopped while another check of this run is at work"));
+        if (!i)
+            cairn_info("another check of this run is at work; waiting for it");
+        cairn_sleep_s(0.1);
+    }
+    TRY(cairn_tree_remove(x->scratch, err));
+    TRY(cairn_dir_make(x->scratch, err));
+    x->mine = 1;
+out:
+    free(log);
+    return st;
+}
+
 enum cairn_status cairn_sides_open(struct cairn_sides *x, const struct cairn_check_opts *o, struct cairn_error *err)
 {
     const struct cairn_recipe *r;
@@ -66,6 +98,7 @@ enum cairn_status cairn_sides_open(struct cairn_sides *x, const struct cairn_che
     int fresh;
 
     memset(x, 0, sizeof *x);
+    x->lock = -1;
     TRY(cairn_run_open(&x->run, o->dir, err));
     r = x->run->recipe;
     x->temperature = (float)cairn_recipe_f64(r, "rollout.temperature");
@@ -73,8 +106,7 @@ enum cairn_status cairn_sides_open(struct cairn_sides *x, const struct cairn_che
     if (!(x->base = cairn_run_path(x->run, "base")) || !(x->scratch = cairn_run_path(x->run, "log/check.scratch")))
         TRY(CAIRN_NOMEM(err));
     TRY(start_find(x, err));
-    TRY(cairn_tree_remove(x->scratch, err));
-    TRY(cairn_dir_make(x->scratch, err));
+    TRY(scratch_make(x, err));
     TRY(cairn_setup_compute(&x->k, r, o->threads, 0, err));
     fresh = !strcmp(x->start, x->base) && cairn_recipe_has(r, "model.adapter");
     TRY(cairn_trainer_open(&x->trainer, &x->k, r, &(struct cairn_trainer_start){.dir = x->start, .base = x->base, .fresh_adapter = fresh}, err));
@@ -97,8 +129,10 @@ void cairn_sides_close(struct cairn_sides *x)
     cairn_trainer_close(&x->trainer);
     cairn_compute_close(&x->k);
     cairn_check_sequences_free(&x->q);
-    if (x->scratch)
+    if (x->mine)
         cairn_tree_remove(x->scratch, NULL);
+    if (x->lock > 0)
+        close(x->lock);
     free(x->scratch);
     free(x->start);
     free(x->base);

@@ -28,6 +28,7 @@ struct cairn_sides {
     struct cairn_check_sequences q;
     char *base, *start;         /* directories: what both stand on, and the policy they begin with */
     char *scratch;              /* for artefacts of this check; removed at the end */
+    int mine, lock;             /* scratch was made; what keeps other checks out of it, or -1 */
     int64_t generation;         /* of what was synced */
     struct cairn_sides_rows now;
     float temperature;
