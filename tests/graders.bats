@@ -93,7 +93,14 @@ R
     says "reward 0.25"
     is 0 "$cairn" inspect "$BATS_TEST_TMPDIR/r/step/000001/rollout" --rollout 0
     says "reward 0,"
+    # eval knows them all, of a run and of a policy in it
+    is 0 "$cairn" eval "$BATS_TEST_TMPDIR/r" --set "$BATS_TEST_TMPDIR/rows.jsonl"
+    is 0 "$cairn" eval "$BATS_TEST_TMPDIR/r/policy/000001" --set "$BATS_TEST_TMPDIR/rows.jsonl"
+    is 0 "$cairn" eval "$BATS_TEST_TMPDIR/r/policy/000001" --set "$BATS_TEST_TMPDIR/rows.jsonl" --grader mine
     sed -i '3s/exact/exakt/' "$BATS_TEST_TMPDIR/rows.jsonl"
+    is 65 "$cairn" eval "$BATS_TEST_TMPDIR/r" --set "$BATS_TEST_TMPDIR/rows.jsonl"
+    [[ $output == *"rows.jsonl:3: no grader is named \"exakt\""* && $output != *"mean@k"* ]]
+    is 0 "$cairn" eval "$BATS_TEST_TMPDIR/r" --set "$BATS_TEST_TMPDIR/rows.jsonl" --grader math
     is 65 "$cairn" init "$BATS_TEST_TMPDIR/recipe.yaml" --run "$BATS_TEST_TMPDIR/r2" "data.prompts=[{path: $BATS_TEST_TMPDIR/rows.jsonl}]" data.eval=[]
     says "rows.jsonl:3" 'no grader is named "exakt"'
 }

@@ -146,8 +146,12 @@ static enum cairn_status set_open(struct eval *e, const char *set, struct cairn_
     e->result = calloc((size_t)(e->file.n * e->how.samples), sizeof *e->result);
     if (!e->prompt || !e->result)
         TRY(CAIRN_NOMEM(err));
-    for (int64_t i = 0; i < e->file.n; i++)
+    for (int64_t i = 0; i < e->file.n; i++) {
+        if (e->a->grader)
+            e->file.row[i].grader = NULL;
+        TRY(cairn_graders_row(&e->file, i, err));
         TRY(cairn_prompting_ids(&e->prompting, &e->file, i, e->how.max_new, &e->m.policy.config, &e->prompt[i], err));
+    }
 out:
     return st;
 }
@@ -346,11 +350,13 @@ static enum cairn_status run(struct eval *e, struct cairn_error *err)
     if (!e->m.run)
         TRY(cairn_fail(err, CAIRN_EUSAGE, "%s belongs to no run: template, stop tokens and grading come from a run's recipe", e->a->model.model));
     TRY(cairn_prompting_open(&e->prompting, e->m.run->recipe, e->m.tokenizer, &e->m.policy.config, err));
+    TRY(set_open(e, e->a->set[0], err));
     if (!e->a->json)
         printf("policy %lld\n%-20s %9s %5s %11s %11s %11s %11s %11s\n", (long long)e->m.policy.step, "set", "problems", "k", "mean@k", "pass@k",
                "of finished", "length", "capped");
     for (int i = 0; i < e->a->sets; i++) {
-        TRY(set_open(e, e->a->set[i], err));
+        if (i)
+            TRY(set_open(e, e->a->set[i], err));
         TRY(set_sample(e, err));
         TRY(set_score(e, &f, err));
         figures_join(&all, &f);
@@ -375,7 +381,7 @@ int cairn_verb_eval(int argc, char **argv)
         {"temperature", OPT_TEMPERATURE, "T", 0, "0 is greedy (default: the recipe's)", 0},
         {"top-p", OPT_TOP_P, "P", 0, "default: the recipe's", 0},
         {"max-new", OPT_MAX_NEW, "N", 0, "length cap, tokens (default: the recipe's)", 0},
-        {"grader", OPT_GRADER, "NAME", 0, "default: the recipe's", 0},
+        {"grader", OPT_GRADER, "NAME", 0, "of all problems (default: the problem's, else the recipe's)", 0},
         CAIRN_MODEL_OPTIONS,
         {"json", 'j', NULL, 0, "one JSON object a set, then one of all sets", 2},
         {0}};
@@ -395,16 +401,20 @@ int cairn_verb_eval(int argc, char **argv)
     struct cairn_error err = {0};
     enum cairn_status st = CAIRN_OK;
     int done = 0, rc;
+    char *dir = NULL;
 
     rc = cairn_model_args_parse(&argp, argc, argv, &a, &a.model, "which run?", &done);
     if (rc || done)
         return rc;
     if (!a.sets)
         return cairn_cli_usage(argv[0], "which --set FILE?");
-    if (cairn_path_is_dir(a.model.model) && cairn_run_open(&graders_of, a.model.model, NULL) == CAIRN_OK) /* what it defines is there, too */
+    dir = cairn_cli_run_of(a.model.model);
+    if (dir && cairn_run_open(&graders_of, dir, NULL) == CAIRN_OK) /* what it defines is there, too */
         TRY(cairn_graders_define(graders_of->recipe, &err));
     if (a.grader && !cairn_grader_find(a.grader)) {
         cairn_grader_unknown(a.grader, &err);
+        cairn_run_close(graders_of);
+        free(dir);
         return cairn_cli_usage(argv[0], "%s", err.text);
     }
     if (a.json)
@@ -419,6 +429,7 @@ out:
     if (e)
         cairn_grader_process_stop(e->graders);
     free(e);
+    free(dir);
     cairn_run_close(graders_of);
     return st == CAIRN_OK ? CAIRN_OK : cairn_cli_fail(argv[0], &err);
 }

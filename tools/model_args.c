@@ -119,6 +119,11 @@ static char *run_around(const char *dir)
     return run;
 }
 
+char *cairn_cli_run_of(const char *model)
+{
+    return cairn_path_is_dir(model) && has(model, "run.json") ? strdup(model) : run_around(model);
+}
+
 static enum cairn_status place_find(struct cairn_cli_model *m, const struct cairn_model_args *a, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;

@@ -45,6 +45,8 @@ struct cairn_cli_model {
     char *tokenizer;          /* path of its tokenizer.json, or NULL if it has none */
 };
 
+/* The run that MODEL is, or is a policy of, malloc'ed; NULL: none. */
+char *cairn_cli_run_of(const char *model);
 enum cairn_status cairn_cli_model_open(struct cairn_cli_model *m, const struct cairn_model_args *a, struct cairn_error *err);
 void cairn_cli_model_close(struct cairn_cli_model *m);
 

@@ -45,10 +45,11 @@ enum cairn_status cairn_begin_tokenizer(const struct cairn_recipe *recipe, char 
 static enum cairn_status recipe_wrong(const struct cairn_recipe *recipe, const char *path, struct cairn_error *err)
 {
     struct cairn_error why = {0};
+    size_t n = strlen(path);
 
     if (err)
         why = *err;
-    return cairn_recipe_fail(recipe, path, err, "%s", why.text);
+    return cairn_recipe_fail(recipe, path, err, "%s", why.text + (!strncmp(why.text, path, n) && !strncmp(why.text + n, ": ", 2) ? n + 2 : 0));
 }
 
 /* Is what RUN/base points to (`there`) the checkpoint `target`, though it lies elsewhere? */
@@ -183,12 +184,7 @@ static enum cairn_status rows_check(struct cairn_prompting *prompting, const cha
     TRY(cairn_prompts_load(&p, path, &keys, err));
     for (int64_t i = 0; i < p.n && !(json_is_integer(limit) && i >= json_integer_value(limit)); i++) {
         ids.n = 0;
-        if (p.row[i].grader && !cairn_grader_find(p.row[i].grader)) {
-            struct cairn_error why;
-
-            cairn_grader_unknown(p.row[i].grader, &why);
-            TRY(cairn_fail(err, CAIRN_EDATA, "%s:%lld: %s", path, (long long)i + 1, why.text));
-        }
+        TRY(cairn_graders_row(&p, i, err));
         TRY(cairn_prompting_ids(prompting, &p, i, max_new, c, &ids, err));
     }
 out:

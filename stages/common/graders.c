@@ -75,3 +75,13 @@ enum cairn_status cairn_graders_start(struct cairn_grader_process **out, const s
 out:
     return st;
 }
+
+enum cairn_status cairn_graders_row(const struct cairn_prompts *p, int64_t i, struct cairn_error *err)
+{
+    struct cairn_error why;
+
+    if (!p->row[i].grader || cairn_grader_find(p->row[i].grader))
+        return CAIRN_OK;
+    cairn_grader_unknown(p->row[i].grader, &why);
+    return cairn_fail(err, CAIRN_EDATA, "%s:%lld: %s", p->path, (long long)i + 1, why.text);
+}

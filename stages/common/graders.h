@@ -7,11 +7,14 @@
 #define CAIRN_STAGES_COMMON_GRADERS_H
 
 #include "grade/process.h"
+#include "stages/common/prompts.h"
 #include "stages/common/run.h"
 
 /* Makes the recipe's definitions known to cairn_grader_find, in the place of any other recipe's. CAIRN_ERECIPE with the place in the file. */
 enum cairn_status cairn_graders_define(const struct cairn_recipe *r, struct cairn_error *err);
 /* The same for a run at its present step, its programs held against their digests (CAIRN_EDATA); then the grader process. */
 enum cairn_status cairn_graders_start(struct cairn_grader_process **out, const struct cairn_run *run, struct cairn_error *err);
+/* CAIRN_EDATA with file and line, if row i names a grader that is not known. */
+enum cairn_status cairn_graders_row(const struct cairn_prompts *p, int64_t i, struct cairn_error *err);
 
 #endif
