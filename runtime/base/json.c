@@ -73,6 +73,7 @@ static enum cairn_status parse(json_t **out, const char *text, size_t n, const c
 {
     json_error_t e;
     long deep = too_deep(text, n);
+    const char *why = n >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? "begins with a byte order mark; save it without one" : e.text;
     json_t *v;
 
     if (deep && with_line)
@@ -87,9 +88,9 @@ static enum cairn_status parse(json_t **out, const char *text, size_t n, const c
         return CAIRN_NOMEM(err);
     }
     if (!v && with_line)
-        return cairn_fail(err, CAIRN_EDATA, "%s:%d:%d: %s", where, e.line, e.column, e.text);
+        return cairn_fail(err, CAIRN_EDATA, "%s:%d:%d: %s", where, e.line, e.column, why);
     if (!v)
-        return cairn_fail(err, CAIRN_EDATA, "%s: column %d: %s", where, e.column, e.text);
+        return cairn_fail(err, CAIRN_EDATA, "%s: column %d: %s", where, e.column, why);
     *out = v;
     return CAIRN_OK;
 }
