@@ -49,6 +49,22 @@ json() { jq -e "$1" <<<"$output" >/dev/null || { echo "not so: $1"; echo "$outpu
     is 64 "$cairn" check "$micro" --legs 1-5 --reference "$BATS_TEST_TMPDIR/ref"
 }
 
+@test "--layers: the first layers of the base alone, of a recipe and of a run" {
+    run --separate-stderr "$cairn" check "$micro" --layers 1 --json
+    [ "$status" = 0 ]
+    json '.holds and .blocks.held > 0'
+    one=$(jq .right.calls <<<"$output")
+    run --separate-stderr "$cairn" check "$micro" --layers 2 --json
+    two=$(jq .right.calls <<<"$output")
+    [ "$one" -lt "$two" ]
+    micro_run "$BATS_TEST_TMPDIR/run" run.steps=1
+    is 0 "$cairn" check "$BATS_TEST_TMPDIR/run" --layers 1 --quiet
+    says "one policy"
+    is 64 "$cairn" check "$micro" --layers 3
+    says "--layers 3: the model has 2"
+    [ -z "$(find "${TMPDIR:-/tmp}" -maxdepth 1 -name 'cairn-check.*' -newer "$BATS_TEST_TMPDIR/run/run.json")" ]
+}
+
 @test "--legs: only those that are asked for, and what they begin with" {
     run --separate-stderr "$cairn" check "$micro" --legs 0 --json
     [ "$status" = 0 ]

@@ -9,6 +9,7 @@
 #include "base/signals.h"
 #include "base/str.h"
 #include "tools/check/check.h"
+#include "tools/check/cut.h"
 #include "tools/cli.h"
 #include "tools/recipe_args.h"
 #include "tools/verbs.h"
@@ -24,7 +25,7 @@ enum { OPT_LEGS = 256, OPT_LAYERS, OPT_LOCATE, OPT_AGAINST, OPT_REFERENCE, OPT_T
 
 static const struct argp_option options[] = {
     {"legs", OPT_LEGS, "A-B", 0, "only legs A to B, 0 to 5 (default: all)", 0},
-    {"layers", OPT_LAYERS, "N", 0, "only the model's first N layers", 0},
+    {"layers", OPT_LAYERS, "N", 0, "only the first N layers of the run's base", 0},
     {"locate", OPT_LOCATE, NULL, 0, "name the first layer, module and token that differ even where the difference is within the band", 0},
     {"against", OPT_AGAINST, "HF_DIR", 0, "the checkpoint that --reference was made from, if it is not the run's base", 0},
     {"reference", OPT_REFERENCE, "FILE", 0, "another system's log-probabilities: JSON lines {\"ids\", \"logprobs\"}", 0},
@@ -78,28 +79,38 @@ static int legs_parse(const char *text, int *first, int *last)
     return 0 <= *first && *first <= 5;
 }
 
-/* A recipe is checked as a run that is made for it and goes again. */
-static enum cairn_status make_run(const struct args *a, char **dir, struct cairn_error *err)
+/* A folder of our own: *dir, malloc'ed. */
+static enum cairn_status make_folder(char **dir, struct cairn_error *err)
 {
     const char *tmp = getenv("TMPDIR");
     char *name = cairn_format("%s/cairn-check.XXXXXX", tmp && tmp[0] ? tmp : "/tmp");
-    struct cairn_recipe *recipe = NULL;
-    struct cairn_run *run = NULL;
     enum cairn_status st = CAIRN_OK;
 
     if (!name)
         TRY(CAIRN_NOMEM(err));
-    TRY(cairn_recipe_load(&recipe, a->recipe.recipe, a->recipe.overrides, a->recipe.override, err));
     if (!mkdtemp(name))
         TRY(cairn_fail(err, CAIRN_EIO, "%s: cannot make it", name));
     *dir = name;
     name = NULL;
+out:
+    free(name);
+    return st;
+}
+
+/* A recipe is checked as a run that is made for it and goes again. */
+static enum cairn_status make_run(const struct args *a, char **dir, struct cairn_error *err)
+{
+    struct cairn_recipe *recipe = NULL;
+    struct cairn_run *run = NULL;
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_recipe_load(&recipe, a->recipe.recipe, a->recipe.overrides, a->recipe.override, err));
+    TRY(make_folder(dir, err));
     TRY(cairn_run_init(&run, *dir, recipe, err));
     recipe = NULL;
 out:
     cairn_run_close(run);
     cairn_recipe_free(recipe);
-    free(name);
     return st;
 }
 
@@ -159,7 +170,7 @@ int cairn_verb_check(int argc, char **argv)
     enum cairn_status st = CAIRN_OK;
     struct args a = {0};
     struct cairn_check_opts o = {0};
-    char *made = NULL;
+    char *made = NULL, *folder = NULL, *cut = NULL;
     json_t *report = NULL;
     int done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done);
 
@@ -175,7 +186,6 @@ int cairn_verb_check(int argc, char **argv)
         return cairn_cli_usage("check", "--against says what --reference FILE was made from; there is none");
     cairn_signals_install();
     cairn_log_quiet(a.quiet || a.json);
-    o.layers = (int)a.layers;
     o.threads = (int)a.threads;
     o.locate = a.locate;
     o.against = a.against;
@@ -187,6 +197,11 @@ int cairn_verb_check(int argc, char **argv)
     } else {
         TRY(make_run(&a, &made, &err));
         o.dir = made;
+    }
+    if (a.layers) {
+        TRY(make_folder(&folder, &err));
+        TRY(cairn_check_cut(o.dir, (int)a.layers, folder, &cut, &err));
+        o.dir = cut;
     }
     st = cairn_check_run(&o, &report, &err);
     if (st == CAIRN_OK || st == CAIRN_ENUMERIC) {
@@ -202,5 +217,9 @@ out:
     if (made)
         cairn_tree_remove(made, NULL);
     free(made);
+    if (folder)
+        cairn_tree_remove(folder, NULL);
+    free(folder);
+    free(cut);
     return st == CAIRN_OK ? 0 : cairn_cli_fail("check", &err);
 }

@@ -16,7 +16,7 @@
  * A finding is one sentence: leg, what, where. Exit code 76 with it; 0 without any. Files: sequences.c what is scored; sides.c trainer and
  * sampler; memory.c the sync without files; trace.c one op after another; right.c, blocks.c, plain.c,
  * reference.c leg 0; legs.c, whole.c legs 1 to 5; run.c their order;
- * main.c the chain's first link; tools/check.c the verb and what it tells.
+ * main.c the chain's first link; cut.c a model's first layers; tools/check.c the verb and what it tells.
  */
 #ifndef CAIRN_TOOLS_CHECK_CHECK_H
 #define CAIRN_TOOLS_CHECK_CHECK_H
@@ -28,7 +28,6 @@
 struct cairn_check_opts {
     const char *dir;       /* run */
     int first, last;       /* legs */
-    int layers;            /* of the model, from the first; 0: all */
     int locate;            /* 1: also where all agrees, say what was compared */
     const char *against;   /* HuggingFace directory that `reference` was made from; NULL: the run's base */
     const char *reference; /* JSON lines {"ids", "logprobs"}; NULL: none */
