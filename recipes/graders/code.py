@@ -15,7 +15,7 @@ for line in sys.stdin:
     reply = {"id": request["id"]}
     block = re.findall(r"```(?:python)?\n(.*?)```", request["response"], re.S)
     if not block:
-        reply["answer"] = False
+        reply["answer"], reply["why"] = False, "no fenced block of Python"
     else:
         reply["match"], reply["extracted"] = True, block[-1]
         try:
