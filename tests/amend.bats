@@ -34,7 +34,7 @@ hashes() { # DIR STEP: the recipe hashes that the artefacts of a step carry
     cp -r "$BATS_FILE_TMPDIR/whole" "$BATS_TEST_TMPDIR/plain"
     micro_run "$BATS_TEST_TMPDIR/plain" run.steps=3
     diff <("$cairn" digest "$dir" | grep '^3 rollout') <("$cairn" digest "$BATS_TEST_TMPDIR/plain" | grep '^3 rollout')
-    ! diff <("$cairn" digest "$dir" | grep '^3 train') <("$cairn" digest "$BATS_TEST_TMPDIR/plain" | grep '^3 train')
+    ! diff <("$cairn" digest "$dir" | grep '^3 train') <("$cairn" digest "$BATS_TEST_TMPDIR/plain" | grep '^3 train') || false
     is 0 "$cairn" verify --deep "$dir"
     # neither of them
     is 78 micro_run "$dir" train.learning_rate=0.03
@@ -42,7 +42,7 @@ hashes() { # DIR STEP: the recipe hashes that the artefacts of a step carry
     # the frozen keys are what they were, ops keys follow the call
     is 0 "$cairn" run "$dir/recipe.yaml" --run "$dir" --quiet checkpoint.keep=7
     grep -q 'keep: 7' "$dir/recipe.yaml"
-    ! grep -q 'learning_rate: 0.02' "$dir/recipe.yaml"
+    ! grep -q 'learning_rate: 0.02' "$dir/recipe.yaml" || false
 }
 
 @test "the same call again changes nothing; a later word overrules an earlier one from its step on" {

@@ -133,7 +133,7 @@ json() { jq -e "$1" <<<"$output" >/dev/null || { echo "not so: $1"; echo "$outpu
     is 0 "$cairn" submit "$micro" --run "$BATS_TEST_TMPDIR/run" --dry-run run.check=first warm_start=null slurm.rollout.gres=gpu:1 slurm.rollout.nodes=4
     says ".0.check" "1.rollout  after run-" "--step 0 --group check"
     awk '/^# cairn: step 0, check/ { on = 1 } /^exec/ { on = 0 } on' <<<"$output" | grep -q gres=gpu:1
-    ! awk '/^# cairn: step 0, check/ { on = 1 } /^exec/ { on = 0 } on' <<<"$output" | grep -q nodes=
+    ! awk '/^# cairn: step 0, check/ { on = 1 } /^exec/ { on = 0 } on' <<<"$output" | grep -q nodes= || false
     is 0 "$cairn" submit "$micro" --run "$BATS_TEST_TMPDIR/resident" --dry-run run.check=first run.mode=resident
     says ".0.resident  after resident-"
 }

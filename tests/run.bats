@@ -36,7 +36,7 @@ same() { # DIR: its digest is that of the undisturbed run
 2 eval/heldout/rollout
 2 eval/heldout/score
 LINES
-    ! grep -qvE '^[0-9]+ [a-z/]+ [0-9a-f]{32}$' "$BATS_FILE_TMPDIR/digest"
+    ! grep -qvE '^[0-9]+ [a-z/]+ [0-9a-f]{32}$' "$BATS_FILE_TMPDIR/digest" || false
 }
 
 @test "--json: one object a link on stdout" {
@@ -46,7 +46,7 @@ LINES
 
 @test "another seed is another run" {
     micro_run "$BATS_TEST_TMPDIR/run" run.seed=4 run.steps=1
-    ! "$cairn" digest "$BATS_TEST_TMPDIR/run" | grep ' train ' | grep -qFf <(grep ' train ' "$BATS_FILE_TMPDIR/digest" | cut -d' ' -f3)
+    ! "$cairn" digest "$BATS_TEST_TMPDIR/run" | grep ' train ' | grep -qFf <(grep ' train ' "$BATS_FILE_TMPDIR/digest" | cut -d' ' -f3) || false
 }
 
 @test "threads and the guard back-end change no bit" {
@@ -107,7 +107,7 @@ LINES
         kill -0 "$stage" 2>/dev/null || break
         sleep 0.05
     done
-    ! kill -0 "$stage" 2>/dev/null
+    ! kill -0 "$stage" 2>/dev/null || false
 }
 
 @test "SIGTERM to cairn run alone stops it with 75; the next call goes on" {

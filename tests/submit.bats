@@ -60,10 +60,10 @@ with_fake() { PATH=$fake:$PATH "$@"; }
     says '--partition="my part"' '--nodes=2' '--ntasks-per-node=4' '--array=0-2' '--time=02:00:00' '--gres=gpu:8' '#SBATCH --exclusive' 'module load openmpi' \
         '--exclude=n1,n2' '--nice=5' '--account=team' '--mem=64G' '--open-mode=append' '--requeue' '--signal=USR1@120' "exec '$cairn' job '$(realpath "$dir")' --step 1"
     says "  planned " "  after "
-    ! grep -qE '^ +queued' <<<"$output"
-    ! grep -q . "$FAKE/queue"
+    ! grep -qE '^ +queued' <<<"$output" || false
+    ! grep -q . "$FAKE/queue" || false
     is 0 "$cairn" submit "$dir" --dry-run slurm.time=00:03:00
-    ! grep -q -- --signal <<<"$output"
+    ! grep -q -- --signal <<<"$output" || false
     is 0 "$cairn" submit "$dir" --dry-run --json
     says '"jobs":' '"scripts":'
     bash -n <("$cairn" submit "$dir" --dry-run | sed -n '/^#!/,$p')
@@ -113,13 +113,13 @@ SH
     sed -i 's/^100|100|N\/A|PENDING|||Dependency/100|100|N\/A|PENDING|||launch failed requeued held/' "$FAKE/queue"
     is 0 with_fake "$cairn" submit "$dir"
     says "(100) would wait for ever (launch failed requeued held): cancelled"
-    ! grep -q '^100|' "$FAKE/queue"
+    ! grep -q '^100|' "$FAKE/queue" || false
     [ "$(wc -l <"$FAKE/queue")" = $((n - 1)) ]
     # Another one that has not: it is queued anew.
     sed -i 's/^101|101|N\/A|PENDING|||Dependency/101|101|N\/A|PENDING|||launch failed requeued held/' "$FAKE/queue"
     is 0 with_fake "$cairn" submit "$dir"
     says "(101) would wait for ever" queued
-    ! grep -q '^101|.*launch failed' "$FAKE/queue"
+    ! grep -q '^101|.*launch failed' "$FAKE/queue" || false
     [ "$(wc -l <"$FAKE/queue")" = $((n - 1)) ]
 }
 

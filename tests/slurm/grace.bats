@@ -20,7 +20,7 @@ setup() {
 }
 # No job of ours ended as FAILED or TIMEOUT (Slurm's own record).
 none_failed() {
-    ! grep -E "Name=$1-[0-9a-f]{8}\..* JobState=(FAILED|TIMEOUT|NODE_FAIL)" "$CAIRN_DEVCLUSTER/log/jobs.txt"
+    ! grep -E "Name=$1-[0-9a-f]{8}\..* JobState=(FAILED|TIMEOUT|NODE_FAIL)" "$CAIRN_DEVCLUSTER/log/jobs.txt" || false
 }
 reference() { # NAME key=value...: made once
     local name=$1

@@ -71,7 +71,7 @@ in_node() { # NODE COMMAND...: in its namespaces
     for _ in $(seq 1800); do [ "$(attempts)" -ge 2 ] && break; sleep 0.1; done
     kill -CONT "$old"
     for _ in $(seq 1800); do kill -0 "$old" 2>/dev/null || break; sleep 0.1; done
-    ! kill -0 "$old" 2>/dev/null
+    ! kill -0 "$old" 2>/dev/null || false
     "$root/tools/devcluster" join "$node"
     until_queue_empty "$dir" 300
     for _ in $(seq 200); do [ "$(links_left "$dir")" = 0 ] && break; sleep 0.1; done

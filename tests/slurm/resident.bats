@@ -90,7 +90,7 @@ until_role() { # DIR STAGE
     victim=$(role_pid "$dir" rollout)
     kill -STOP "$victim"
     for _ in $(seq 600); do kill -0 "$victim" 2>/dev/null || break; sleep 0.1; done
-    ! kill -0 "$victim" 2>/dev/null
+    ! kill -0 "$victim" 2>/dev/null || false
     until_queue_empty "$dir" 300
     [ "$(links_left "$dir")" = 0 ] || { explain "$dir"; false; }
     same_digest "$BATS_FILE_TMPDIR/chained" "$dir"
