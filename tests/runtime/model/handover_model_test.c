@@ -282,6 +282,14 @@ static void within_a_gpu(void **state)
     run((struct scene){.path = "cuda-ipc", .adapter = 1, .dtype = CAIRN_BF16, .role = {TRAINER | SAMPLER}, .chunk = 3000});
 }
 
+/* A device's chunks are staged: three in flight, brought from pinned host memory. */
+static void staged(void **state)
+{
+    (void)state;
+    run((struct scene){.path = "shm", .adapter = 1, .dtype = CAIRN_F32, .role = {TRAINER, SAMPLER}, .ranks = 2, .in_place = 1, .chunk = 4096});
+    run((struct scene){.path = "shm", .adapter = 1, .dtype = CAIRN_BF16, .role = {TRAINER | SAMPLER, TRAINER}, .ranks = 2, .shared = 1, .chunk = 10000});
+}
+
 /* ---- what goes wrong -------------------------------------------------------------------------------------------------------------------- */
 
 /* A byte changes between sending and reading: told by name, nothing is taken; repaired, it is. */
@@ -497,7 +505,7 @@ int main(void)
         cmocka_unit_test(damaged),       cmocka_unit_test(refused),    cmocka_unit_test(without_room),
         cmocka_unit_test(stores_come_later),
     };
-    const struct CMUnitTest gpu[] = {cmocka_unit_test(within_a_gpu)};
+    const struct CMUnitTest gpu[] = {cmocka_unit_test(within_a_gpu), cmocka_unit_test(staged)};
 
     return strcmp(backend_name(), "cpu") ? cmocka_run_group_tests(gpu, NULL, NULL) : cmocka_run_group_tests(host, NULL, NULL);
 }
