@@ -78,8 +78,7 @@ struct cairn_handover {
     int in_flight;                  /* chunks enqueued before the first is waited for */
     int at_once;                    /* all of them, since its GPU is the samplers' too */
     struct cairn_stream beside;     /* sums; on nccl packing too */
-    struct cairn_buffer *all_sums;  /* of all chunks, in the table's order */
-    int64_t *h_sums;
+    struct cairn_runs_sums sums;    /* of all its chunks */
 
     /* sampler */
     struct cairn_hand_end read; /* its own place */
@@ -99,8 +98,7 @@ struct cairn_handover {
     struct cairn_runs bring;        /* slot -> landed, as it lies */
     struct cairn_runs_call *bring_call;
     struct cairn_stream reading;
-    struct cairn_buffer *read_sums; /* of all chunks of its place */
-    int64_t *h_read_sums;
+    struct cairn_runs_sums read_sums; /* of all chunks of its place */
     int in_place;
     struct cairn_tensor *own; /* [table->count] the store's tensors before it was switched; NULL: it was not */
     int pinned;               /* slot that serves in place; -1 */

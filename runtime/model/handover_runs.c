@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/digest.h"
 #include "ckpt/tiles.h"
@@ -180,18 +182,27 @@ out:
     return st;
 }
 
-enum cairn_status cairn_runs_fetch(struct cairn_stream *s, struct cairn_buffer *out, int64_t first, int64_t end, int64_t *h, struct cairn_error *err)
+enum cairn_status cairn_runs_sums_create(struct cairn_runs_sums *out, const struct cairn_runs *r, struct cairn_device *dev, struct cairn_error *err)
 {
-    const int64_t dim[2] = {end - first, 2};
-    struct cairn_tensor t;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = ((size_t)(r->rows + 1) * 16 + page - 1) / page * page;
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     enum cairn_status st;
 
-    if (end <= first)
-        return cairn_stream_wait(s, err);
-    TRY(cairn_tensor_view(&t, out, (size_t)first * 16, CAIRN_I64, 2, dim, err));
-    TRY(cairn_tensor_get(s, &t, h + 2 * first, cairn_tensor_bytes(&t), err));
-out:
+    if (p == MAP_FAILED)
+        return CAIRN_NOMEM(err);
+    *out = (struct cairn_runs_sums){.h = p, .bytes = bytes};
+    st = cairn_buffer_pin(dev, p, bytes, &out->buf, err);
+    if (st != CAIRN_OK)
+        cairn_runs_sums_free(out);
     return st;
+}
+
+void cairn_runs_sums_free(struct cairn_runs_sums *s)
+{
+    cairn_buffer_destroy(s->buf);
+    if (s->h)
+        munmap(s->h, s->bytes);
+    memset(s, 0, sizeof *s);
 }
 
 struct cairn_digest cairn_runs_sum(const struct cairn_runs_call *c, const int64_t *h)

@@ -42,9 +42,16 @@ enum cairn_status cairn_runs_transfer(const struct cairn_runs *r, const struct c
                                       struct cairn_error *err);
 enum cairn_status cairn_runs_tiles(const struct cairn_runs *r, const struct cairn_runs_call *c, struct cairn_compute *k, struct cairn_stream *s,
                                    struct cairn_buffer *x, struct cairn_buffer *out, int64_t at, struct cairn_error *err);
-/* Fetches rows [first, end) of out to the same rows of h (two words each), and waits for the stream. */
-enum cairn_status cairn_runs_fetch(struct cairn_stream *s, struct cairn_buffer *out, int64_t first, int64_t end, int64_t *h, struct cairn_error *err);
-/* The sum of a call whose rows were fetched from their own places. */
+/* Room for the sums of all rows, two words each, in pinned host memory: a kernel writes them, after a wait for its stream the host reads
+ * them. A copy of them would queue behind those of the chunks. */
+struct cairn_runs_sums {
+    struct cairn_buffer *buf;
+    int64_t *h;
+    size_t bytes;
+};
+enum cairn_status cairn_runs_sums_create(struct cairn_runs_sums *out, const struct cairn_runs *r, struct cairn_device *dev, struct cairn_error *err);
+void cairn_runs_sums_free(struct cairn_runs_sums *s);
+/* The sum of a call whose rows are in their own places. */
 struct cairn_digest cairn_runs_sum(const struct cairn_runs_call *c, const int64_t *h);
 
 #endif

@@ -164,7 +164,7 @@ static enum cairn_status pack(struct cairn_handover *h, int c, struct cairn_erro
     TRY(cairn_runs_transfer(&h->pack, &m->pack, h->o.compute, &h->beside, h->o.give->buf, h->plan.piece[h->plan.chunk[c].piece].held, s->room,
                             h->o.dtype, err));
     TRY(cairn_event_record(&h->here[c % 2], &h->beside, err));
-    TRY(cairn_runs_tiles(&h->tiles, &m->tiles, h->o.compute, &h->beside, s->room, h->all_sums, m->tiles.first, err));
+    TRY(cairn_runs_tiles(&h->tiles, &m->tiles, h->o.compute, &h->beside, s->room, h->sums.buf, m->tiles.first, err));
     TRY(cairn_event_wait(&h->here[c % 2], &h->along, err));
 out:
     return st;
@@ -182,7 +182,7 @@ static enum cairn_status unpack(struct cairn_handover *h, int c, int k, int slot
                                 h->o.dtype, err));
     TRY(cairn_event_record(&h->here[c % 2], &h->along, err));
     TRY(cairn_event_wait(&h->here[c % 2], &h->beside, err));
-    TRY(cairn_runs_tiles(&h->slot_tiles, &h->check[i], h->o.compute, &h->beside, h->read.slot[slot], h->read_sums, h->check[i].first, err));
+    TRY(cairn_runs_tiles(&h->slot_tiles, &h->check[i], h->o.compute, &h->beside, h->read.slot[slot], h->read_sums.buf, h->check[i].first, err));
 out:
     return st;
 }
@@ -236,9 +236,9 @@ static enum cairn_status sums_gather(struct cairn_handover *h, struct cairn_dige
     enum cairn_status st = own && all ? CAIRN_OK : CAIRN_NOMEM(err);
 
     if (st == CAIRN_OK && h->n_mine)
-        st = cairn_runs_fetch(&h->beside, h->all_sums, 0, h->tiles.rows, h->h_sums, err);
+        st = cairn_stream_wait(&h->beside, err);
     for (int i = 0; st == CAIRN_OK && i < h->n_mine; i++)
-        own[h->mine[i].chunk] = cairn_runs_sum(&h->mine[i].tiles, h->h_sums);
+        own[h->mine[i].chunk] = cairn_runs_sum(&h->mine[i].tiles, h->sums.h);
     TRY(cairn_group_agree(h->group, "handover: sent", st, err));
     TRY(cairn_group_allgather(h->group, "handover: sums", own, n * sizeof *own, all, err));
     for (int c = 0; c < h->plan.chunks; c++)
@@ -251,7 +251,7 @@ out:
 
 static enum cairn_status compare(struct cairn_handover *h, const struct cairn_digest *want, uint64_t generation, struct cairn_error *err)
 {
-    enum cairn_status st = cairn_runs_fetch(&h->beside, h->read_sums, 0, h->slot_tiles.rows, h->h_read_sums, err);
+    enum cairn_status st = cairn_stream_wait(&h->beside, err);
 
     for (int c = 0; st == CAIRN_OK && c < h->plan.chunks; c++) {
         int i = h->read.index[c];
@@ -259,7 +259,7 @@ static enum cairn_status compare(struct cairn_handover *h, const struct cairn_di
 
         if (i < 0)
             continue;
-        have = cairn_runs_sum(&h->check[i], h->h_read_sums);
+        have = cairn_runs_sum(&h->check[i], h->read_sums.h);
         if (!cairn_digest_equal(have, want[c]))
             TRY(cairn_hand_differs(h, i, generation, have, want[c], err));
     }

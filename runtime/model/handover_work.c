@@ -130,9 +130,7 @@ enum cairn_status cairn_hand_writer_open(struct cairn_handover *h, struct cairn_
     TRY(cairn_runs_upload(&h->drop, h->o.compute, err));
     h->at_once = !room && !h->side[h->group->rank].host;
     h->in_flight = h->at_once ? n : h->side[h->group->rank].host ? 1 : CAIRN_HANDOVER_STAGES;
-    if (!TAKE(h->h_sums, 2 * h->tiles.rows))
-        TRY(CAIRN_NOMEM(err));
-    TRY(cairn_buffer_create(h->o.compute->dev, (size_t)(h->tiles.rows + 1) * 16, &h->all_sums, err));
+    TRY(cairn_runs_sums_create(&h->sums, &h->tiles, h->o.compute->dev, err));
     if (!h->beside.dev)
         TRY(cairn_stream_create(h->o.compute->dev, &h->beside, err));
     for (int i = 0; i < CAIRN_HANDOVER_STAGES && n; i++) {
@@ -186,7 +184,7 @@ static enum cairn_status send_chunk(struct cairn_handover *h, const struct cairn
         else
             TRY(cairn_runs_transfer(&h->drop, &m->drop[i], k, &s->stream, s->room, h->o.dtype, e->slot[e->open], h->o.dtype, err));
     }
-    TRY(cairn_runs_tiles(&h->tiles, &m->tiles, k, &h->beside, to, h->all_sums, m->tiles.first, err));
+    TRY(cairn_runs_tiles(&h->tiles, &m->tiles, k, &h->beside, to, h->sums.buf, m->tiles.first, err));
     TRY(cairn_event_record(&s->summed, &h->beside, err));
     TRY(cairn_event_wait(&s->summed, &s->stream, err)); /* the stage is free when its stream is done */
 out:
@@ -198,15 +196,12 @@ static enum cairn_status sent(struct cairn_handover *h, int first, int n,
                               enum cairn_status (*done)(struct cairn_handover *h, int chunk, struct cairn_digest sum, struct cairn_error *err),
                               struct cairn_error *err)
 {
-    const struct cairn_runs_call *last = &h->mine[first + n - 1].tiles;
     enum cairn_status st = CAIRN_OK;
 
-    for (int i = 0; i < CAIRN_HANDOVER_STAGES && n > 1; i++)
-        TRY(cairn_stream_wait(&h->stage[i].stream, err));
-    TRY(cairn_runs_fetch(&h->stage[(first + n - 1) % CAIRN_HANDOVER_STAGES].stream, h->all_sums, h->mine[first].tiles.first,
-                         last->first + last->rows, h->h_sums, err));
+    for (int i = first; i < first + n && i < first + CAIRN_HANDOVER_STAGES; i++)
+        TRY(cairn_stream_wait(&h->stage[i % CAIRN_HANDOVER_STAGES].stream, err));
     for (int i = first; i < first + n; i++)
-        TRY(done(h, h->mine[i].chunk, cairn_runs_sum(&h->mine[i].tiles, h->h_sums), err));
+        TRY(done(h, h->mine[i].chunk, cairn_runs_sum(&h->mine[i].tiles, h->sums.h), err));
 out:
     return st;
 }
@@ -349,10 +344,8 @@ enum cairn_status cairn_hand_reader_open(struct cairn_handover *h, int host_slot
     TRY(cairn_hand_store_parts(h, h->o.take, own, &n, err));
     TRY(check_tables(h, err));
     TRY(cairn_stream_create(dev, &h->reading, err));
-    TRY(cairn_buffer_create(dev, (size_t)(h->slot_tiles.rows + 1) * 16, &h->read_sums, err));
+    TRY(cairn_runs_sums_create(&h->read_sums, &h->slot_tiles, dev, err));
     TRY(views_make(h, err));
-    if (!TAKE(h->h_read_sums, 2 * h->slot_tiles.rows))
-        TRY(CAIRN_NOMEM(err));
     if (host_slots && !h->side[h->group->rank].host) {
         size_t bytes = h->place_bytes[h->read.place];
 
@@ -416,7 +409,6 @@ int cairn_hand_verified(const struct cairn_handover *h, int chunk, int slot, uin
 
 enum cairn_status cairn_hand_verify(struct cairn_handover *h, int chunk, int n, int slot, uint64_t generation, struct cairn_error *err)
 {
-    const struct cairn_runs_call *last = &h->check[chunk + n - 1];
     struct cairn_buffer *at = h->landed[0] ? h->landed[1 - h->landed_in] : h->read.slot[slot];
     const int all = n == h->read.chunks && !h->landed[0] && h->slot_all.rows;
     enum cairn_status st = CAIRN_OK;
@@ -426,13 +418,13 @@ enum cairn_status cairn_hand_verify(struct cairn_handover *h, int chunk, int n, 
         if (h->landed[0])
             TRY(bring(h, i, slot, at, err));
         if (!all)
-            TRY(cairn_runs_tiles(&h->slot_tiles, &h->check[i], h->o.compute, &h->reading, at, h->read_sums, h->check[i].first, err));
+            TRY(cairn_runs_tiles(&h->slot_tiles, &h->check[i], h->o.compute, &h->reading, at, h->read_sums.buf, h->check[i].first, err));
     }
     if (all)
-        TRY(cairn_runs_tiles(&h->slot_all, &h->check_all, h->o.compute, &h->reading, at, h->read_sums, 0, err));
-    TRY(cairn_runs_fetch(&h->reading, h->read_sums, h->check[chunk].first, last->first + last->rows, h->h_read_sums, err));
+        TRY(cairn_runs_tiles(&h->slot_all, &h->check_all, h->o.compute, &h->reading, at, h->read_sums.buf, 0, err));
+    TRY(cairn_stream_wait(&h->reading, err));
     for (int i = chunk; i < chunk + n; i++) {
-        h->verified[i] = cairn_runs_sum(&h->check[i], h->h_read_sums);
+        h->verified[i] = cairn_runs_sum(&h->check[i], h->read_sums.h);
         if (!cairn_digest_equal(h->verified[i], h->want[i]))
             TRY(cairn_hand_differs(h, i, generation, h->verified[i], h->want[i], err));
         h->verified_of[i] = generation << 8 | (uint64_t)slot;
@@ -502,17 +494,13 @@ void cairn_hand_work_close(struct cairn_handover *h)
         cairn_stream_destroy(&h->reading);
     memset(&h->beside, 0, sizeof h->beside);
     memset(&h->reading, 0, sizeof h->reading);
-    cairn_buffer_destroy(h->all_sums);
-    cairn_buffer_destroy(h->read_sums);
-    h->all_sums = h->read_sums = NULL;
+    cairn_runs_sums_free(&h->sums);
+    cairn_runs_sums_free(&h->read_sums);
     for (int i = 0; i < h->n_mine; i++)
         free(h->mine[i].drop);
     free(h->mine);
     h->mine = NULL;
     h->n_mine = 0;
-    free(h->h_sums);
-    free(h->h_read_sums);
-    h->h_sums = h->h_read_sums = NULL;
     cairn_runs_free(&h->pack);
     cairn_runs_free(&h->tiles);
     cairn_runs_free(&h->drop);
