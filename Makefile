@@ -391,6 +391,7 @@ lint:
 	@for f in $$(git ls-files '*.c' ':!tests' $(if $(filter 1,$(CUDA)),,':!kernels/cuda') $(if $(NCCL_H),,':!runtime/world/nccl.c')); do \
 		clang -fsyntax-only $(STD) $(WARN) -Werror -I. -Iruntime $(if $(filter 1,$(CUDA)),-isystem $(CUDA_HOME)/include $(if $(NCCL_H),-isystem $(dir $(NCCL_H)))) $(CF_ckpt) $(CF_text) $(CF_grade) $(CF_recipe) $(call pc_cflags,$(MPI_PC)) \
 			-DCAIRN_ISA='"x"' -Wno-unknown-warning-option $$f || exit 1; done
+	@if git grep -nE '^ +! ' -- '*.bats' | grep -v '||'; then echo "lint: a leading ! takes a command out of errexit, so the test goes on: add || false" >&2; exit 1; fi
 	@echo "lint: clean"
 
 help:
