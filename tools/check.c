@@ -135,8 +135,8 @@ static void report_print(const json_t *r, const struct cairn_error *err, enum ca
 {
     printf("%s\n", json_string_value(json_object_get(r, "numerics")));
     if (json_object_get(r, "right"))
-        printf("right     %.0f calls of ops, %.0f values; %.0f%% of the tolerance at most\n", number(r, "right", "calls"), number(r, "right", "values"),
-               100 * number(r, "right", "worst"));
+        printf("right     %.0f calls of ops over %.0f sequences, %.0f values; %.0f%% of the tolerance at most\n", number(r, "right", "calls"),
+               number(r, "right", "sequences"), number(r, "right", "values"), 100 * number(r, "right", "worst"));
     if (json_object_get(json_object_get(r, "blocks"), "left_out"))
         printf("          no plain model of %s: its blocks were held against nothing, its ops were\n",
                json_string_value(json_object_get(json_object_get(r, "blocks"), "left_out")));

@@ -293,7 +293,7 @@ out:
     return st;
 }
 
-enum cairn_status cairn_blocks_check(struct cairn_sides *x, json_t *report, struct cairn_error *err)
+enum cairn_status cairn_blocks_check(struct cairn_sides *x, const struct cairn_sequence *s, int n, json_t *report, struct cairn_error *err)
 {
     struct cairn_trainer *t = &x->trainer;
     const struct cairn_policy *w = &t->policy;
@@ -310,7 +310,7 @@ enum cairn_status cairn_blocks_check(struct cairn_sides *x, json_t *report, stru
     }
     TRY(cairn_plain_open(&h.plain, w, &x->k, err));
     h.p = &p;
-    while (cairn_trainer_fill(t, x->q.s, x->q.n, &next, &number)) {
+    while (cairn_trainer_fill(t, s, n, &next, &number)) {
         struct cairn_trace trace = {.k = &x->k, .stores = {&w->weights, w->lora ? &w->adapter_weights : NULL}, .before = before, .after = after, .arg = &p};
         struct cairn_scores scores;
 

@@ -10,6 +10,6 @@
 #include "tools/check/sides.h"
 
 /* CAIRN_ENUMERIC with the first block that is off. */
-enum cairn_status cairn_blocks_check(struct cairn_sides *x, json_t *report, struct cairn_error *err);
+enum cairn_status cairn_blocks_check(struct cairn_sides *x, const struct cairn_sequence *s, int n, json_t *report, struct cairn_error *err);
 
 #endif

@@ -12,6 +12,7 @@
 
 #define REGIONS       20
 #define ADAPTER_SCALE 0.5
+#define BUDGET        4e10 /* weights times tokens that the plain reference is given: a minute or so of one core */
 
 /* What one op call touches: regions of memory, one copy of each on the reference's device. */
 struct region {
@@ -445,8 +446,48 @@ out:
 
 /* ---- the leg ----------------------------------------------------------------------------------------------------------------- */
 
-/* One forward and backward of all sequences, the gradient of their mean log-probability. */
-static enum cairn_status pass_run(struct cairn_sides *x, struct cairn_error *err)
+/* Weights that a token meets. */
+static double weights_met(const struct cairn_policy *p)
+{
+    const struct cairn_model_config *c = &p->config;
+    double n = 0;
+
+    for (int i = 0; i < p->table.count; i++) {
+        const struct cairn_param *q = &p->table.param[i];
+        double size = 1;
+
+        for (int d = 0; d < q->ndim; d++)
+            size *= (double)q->dim[d];
+        n += q->ndim == 3 && q->dim[0] == c->experts ? size * c->experts_per_token / c->experts : size;
+    }
+    return n;
+}
+
+/* The reference is slow: of a large model it gets the shorter sequences, in their order. How many; one at the least. */
+static int sequences_afford(const struct cairn_sides *x, struct cairn_sequence *out)
+{
+    double each = weights_met(&x->trainer.policy);
+    int64_t longest = 0, best = INT64_MAX;
+    int n = 0;
+
+    for (int i = 0; i < x->q.n; i++) { /* the largest length that all up to it can be afforded with */
+        int64_t length = x->q.s[i].length, all = 0;
+
+        for (int k = 0; k < x->q.n; k++)
+            all += x->q.s[k].length <= length ? x->q.s[k].length : 0;
+        if ((double)all * each <= BUDGET && length > longest)
+            longest = length;
+        best = length < best ? length : best;
+    }
+    longest = longest ? longest : best;
+    for (int i = 0; i < x->q.n; i++)
+        if (x->q.s[i].length <= longest)
+            out[n++] = x->q.s[i];
+    return n;
+}
+
+/* One forward and backward of sequences, the gradient of their mean log-probability. */
+static enum cairn_status pass_run(struct cairn_sides *x, const struct cairn_sequence *s, int n, struct cairn_error *err)
 {
     struct cairn_trainer *t = &x->trainer;
     int64_t next = 0, number = 0;
@@ -454,7 +495,7 @@ static enum cairn_status pass_run(struct cairn_sides *x, struct cairn_error *err
     float *ones = NULL;
 
     TRY(cairn_trainer_zero(t, err));
-    while (cairn_trainer_fill(t, x->q.s, x->q.n, &next, &number)) {
+    while (cairn_trainer_fill(t, s, n, &next, &number)) {
         struct cairn_scores scores;
         float *p = realloc(ones, (size_t)t->micro.rows * sizeof *ones);
 
@@ -476,6 +517,8 @@ enum cairn_status cairn_leg_right(struct cairn_sides *x, const struct cairn_chec
 {
     int narrow = x->k.act == CAIRN_BF16;
     struct right *r = calloc(1, sizeof *r);
+    struct cairn_sequence afforded[CAIRN_CHECK_SEQUENCES];
+    int n = sequences_afford(x, afforded);
     float *masters = NULL;
     const struct cairn_policy *p = &x->trainer.policy;
     struct cairn_trace t = {.k = &x->k, .stores = {&p->weights, p->lora ? &p->adapter_weights : NULL}, .before = before, .after = after, .arg = r};
@@ -494,13 +537,13 @@ enum cairn_status cairn_leg_right(struct cairn_sides *x, const struct cairn_chec
     }
     r->own = x->k.ops;
     cairn_trace_begin(&t);
-    st = pass_run(x, err);
+    st = pass_run(x, afforded, n, err);
     cairn_trace_end(&t);
     TRY(st);
-    if (json_object_set_new(report, "right", json_pack("{s:I, s:I, s:f, s:s}", "calls", (json_int_t)r->calls, "values", (json_int_t)r->values, "worst",
+    if (json_object_set_new(report, "right", json_pack("{s:i, s:I, s:I, s:f, s:s}", "sequences", n, "calls", (json_int_t)r->calls, "values", (json_int_t)r->values, "worst",
                                                        r->worst, "at", r->worst_at)))
         TRY(CAIRN_NOMEM(err));
-    TRY(cairn_blocks_check(x, report, err));
+    TRY(cairn_blocks_check(x, afforded, n, report, err));
     if (o->reference)
         TRY(cairn_reference_check(x, o->against, o->reference, report, err));
     if (masters)
