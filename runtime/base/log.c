@@ -89,7 +89,7 @@ void cairn_warn(const char *fmt, ...)
 
 struct cairn_progress {
     char what[48], unit[24];
-    int64_t total, done;
+    int64_t total, done, from;
     double every_s, begun, due;
     int terminal;
 };
@@ -134,7 +134,7 @@ static void put_rate(struct cairn_str *s, double rate, const char *unit)
 static void progress_print(struct cairn_progress *p, double now, int last)
 {
     struct cairn_str s = {0};
-    double spent = now - p->begun, rate = spent > 0 ? (double)p->done / spent : 0;
+    double spent = now - p->begun, rate = spent > 0 ? (double)(p->done - p->from) / spent : 0;
 
     if (p->terminal)
         cairn_str_puts(&s, "\r\033[K");
@@ -165,6 +165,12 @@ static void progress_print(struct cairn_progress *p, double now, int last)
     cairn_str_free(&s);
 }
 
+void cairn_progress_from(struct cairn_progress *p, int64_t done)
+{
+    if (p)
+        p->from = p->done = done;
+}
+
 void cairn_progress_at(struct cairn_progress *p, int64_t done)
 {
     double now;
@@ -183,7 +189,8 @@ void cairn_progress_end(struct cairn_progress *p)
 {
     if (!p)
         return;
-    progress_print(p, cairn_now_s(), 1);
+    if (p->done > p->from || p->due > p->begun + p->every_s) /* else nothing was done, and nothing told */
+        progress_print(p, cairn_now_s(), 1);
     free(p);
 }
 

@@ -21,6 +21,7 @@ void cairn_log_quiet(int on); /* 1: no info and no progress (--quiet, --json) */
 struct cairn_progress;
 /* total in `unit`s ("tokens", "rollouts"); total 0: unknown. NULL is fine everywhere below. */
 struct cairn_progress *cairn_progress_begin(const char *what, const char *unit, int64_t total, double every_s);
+void cairn_progress_from(struct cairn_progress *p, int64_t done); /* so much was there before: no part of the rate */
 void cairn_progress_at(struct cairn_progress *p, int64_t done); /* cheap: reads the clock, prints when due */
 void cairn_progress_end(struct cairn_progress *p);
 

@@ -129,16 +129,27 @@ static enum cairn_status link_check(const struct cairn_run *run, const struct ca
 
 /* ---- what the work uses ------------------------------------------------------------------------------------------------ */
 
+static void bar_begin(struct cairn_stage_ctx *ctx, const char *unit, int64_t total)
+{
+    char what[64];
+
+    if (ctx->bar)
+        return;
+    snprintf(what, sizeof what, "step %lld %s", (long long)ctx->link.step, ctx->link.eval ? ctx->link.eval : cairn_stage_name(ctx->link.stage));
+    ctx->bar = cairn_progress_begin(what, unit, total, ctx->interval_s);
+}
+
+void cairn_stage_progress_from(struct cairn_stage_ctx *ctx, const char *unit, int64_t done, int64_t total)
+{
+    bar_begin(ctx, unit, total);
+    cairn_progress_from(ctx->bar, done);
+}
+
 void cairn_stage_progress(struct cairn_stage_ctx *ctx, const char *unit, int64_t done, int64_t total)
 {
     double now = cairn_now_s();
 
-    if (!ctx->bar) {
-        char what[64];
-
-        snprintf(what, sizeof what, "step %lld %s", (long long)ctx->link.step, ctx->link.eval ? ctx->link.eval : cairn_stage_name(ctx->link.stage));
-        ctx->bar = cairn_progress_begin(what, unit, total, ctx->interval_s);
-    }
+    bar_begin(ctx, unit, total);
     cairn_progress_at(ctx->bar, done);
     if (now - ctx->told_s >= 2) {
         ctx->told_s = now;

@@ -80,6 +80,8 @@ void cairn_stage_device_close(struct cairn_stage_ctx *ctx, const struct cairn_st
 
 /* Progress of the work: the bar, and from time to time an event that `cairn status` reads. */
 void cairn_stage_progress(struct cairn_stage_ctx *ctx, const char *unit, int64_t done, int64_t total);
+/* Before the first unit, where `done` of them were there already: they are no part of the rate. */
+void cairn_stage_progress_from(struct cairn_stage_ctx *ctx, const char *unit, int64_t done, int64_t total);
 /* CAIRN_EAGAIN "stopped" if SIGTERM or the like has come. For loops. */
 enum cairn_status cairn_stage_stopping(struct cairn_error *err);
 /* Opens the input artefact `relative` ("policy/000002"): the digest must be the one in ctx->manifest's inputs. Caller closes. */

@@ -623,6 +623,7 @@ static enum cairn_status updates_run(struct job *j, const int64_t *order, int64_
     double numbers[NUMBERS];
 
     numbers_out(j->stats, numbers);
+    cairn_stage_progress_from(j->ctx, "updates", u, updates);
     for (; u < updates && st == CAIRN_OK; u++) {
         st = update_run(j, order, u, cairn_pack_cut(j->groups, updates, u), cairn_pack_cut(j->groups, updates, u + 1), err);
         if (st != CAIRN_OK) {

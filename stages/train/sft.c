@@ -215,6 +215,7 @@ enum cairn_status cairn_sft_run(struct cairn_stage_ctx *ctx, struct cairn_traine
     TRY(cairn_points_open(&points, ctx, t, 1, err));
     TRY(cairn_points_resume(points, &u, &sum, err));
     stats->resumed = u;
+    cairn_stage_progress_from(ctx, "updates", u, updates);
     for (; u < updates; u++) {
         double mine;
 
