@@ -373,6 +373,7 @@ devcluster:
 test-planted: bootstrap
 	@$(SUB) --silent PLANTED=1 all
 	@tests/planted/run build-planted
+	@tests/planted/midrun build-planted
 
 fuzz-grade: bootstrap
 	@command -v clang >/dev/null || { echo "make fuzz-grade needs clang with libFuzzer (Debian: clang libclang-rt-14-dev)" >&2; exit 1; }

@@ -12,6 +12,7 @@
 #include "base/signals.h"
 #include "ckpt/manifest.h"
 #include "stages/common/place.h"
+#include "tools/check/check.h"
 #include "tools/cli.h"
 #include "tools/launch.h"
 #include "tools/recipe_args.h"
@@ -81,6 +82,27 @@ static enum cairn_status manifest_check(const struct cairn_run *run, const struc
     return st;
 }
 
+/* Trainer and sampler disagreed in the midst of a run: the gate looks on the newest policy for where, and err says that, too. */
+static void mismatch_locate(const struct cairn_run *run, struct cairn_error *err)
+{
+    const struct cairn_check_opts o = {.dir = run->dir, .first = 1, .last = 5};
+    struct cairn_error found = {0};
+    json_t *report = NULL;
+    char said[sizeof err->text];
+    enum cairn_status st;
+
+    cairn_info("%s", err->text);
+    st = cairn_check_run(&o, &report, &found);
+    json_decref(report);
+    snprintf(said, sizeof said, "%s", err->text);
+    if (st == CAIRN_ENUMERIC)
+        cairn_fail(err, CAIRN_ENUMERIC, "%.200s; the gate: %.280s", said, found.text);
+    else if (st == CAIRN_OK)
+        cairn_fail(err, CAIRN_ENUMERIC, "%.260s; the gate finds trainer and sampler equal here and now: look at what made the rollout", said);
+    else
+        cairn_warn("the gate could not look where: %s", found.text);
+}
+
 /* An evaluation that does not come out holds no training up: it is told, and tried again by the next call. What it told is in *bad. */
 static enum cairn_status link_run(const struct cairn_run *run, const struct cairn_link *l, const struct args *a, struct cairn_error *bad,
                                   struct cairn_error *err)
@@ -99,6 +121,8 @@ static enum cairn_status link_run(const struct cairn_run *run, const struct cair
     }
     if (st == CAIRN_OK && (a->json || !a->quiet))
         st = cairn_trail_tell(run, l, a->json, err);
+    if (st == CAIRN_ENUMERIC && l->stage == CAIRN_STAGE_TRAIN)
+        mismatch_locate(run, err);
     return st;
 }
 
@@ -137,7 +161,9 @@ static enum cairn_status chain_run(const struct cairn_run *run, const struct arg
     if (n && cairn_link_gated(run, &chain[n - 1])) /* the gate stands first, and before roles that stay alive */
         TRY(link_run(run, &chain[0], a, &bad, err));
     if (done < n && cairn_run_resident(run)) {
-        TRY(cairn_launch_resident(run, a->quiet || a->json, a->json || !a->quiet ? told : NULL, &(struct telling){run, a->json}, err));
+        st = cairn_launch_resident(run, a->quiet || a->json, a->json || !a->quiet ? told : NULL, &(struct telling){run, a->json}, err);
+        if (st == CAIRN_ENUMERIC)
+            mismatch_locate(run, err);
         goto out;
     }
     for (int i = 0; i < n; i++) {
