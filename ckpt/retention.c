@@ -20,9 +20,26 @@
 
 int cairn_artefact_collected(const char *dir)
 {
-    char path[4096];
+    int collected;
 
-    return snprintf(path, sizeof path, "%s/%s", dir, CAIRN_COLLECTED_NAME) < (int)sizeof path && !access(path, F_OK);
+    return cairn_artefact_collected_look(dir, &collected, NULL) == CAIRN_OK && collected;
+}
+
+enum cairn_status cairn_artefact_collected_look(const char *dir, int *collected, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *path = cairn_path_join(dir, CAIRN_COLLECTED_NAME);
+
+    *collected = 0;
+    if (!path)
+        TRY(CAIRN_NOMEM(err));
+    if (!access(path, F_OK))
+        *collected = 1;
+    else if (errno != ENOENT && errno != ENOTDIR)
+        TRY(cairn_fail_errno(err, errno, "stat %s", path));
+out:
+    free(path);
+    return st;
 }
 
 char *cairn_artefact_collected_why(const char *dir)

@@ -39,7 +39,9 @@ void cairn_retention_plan(const struct cairn_retention *r, const int64_t *step, 
 enum cairn_status cairn_retention_apply(const struct cairn_retention *r, const struct cairn_generation *gen, int n, int *collected,
                                         struct cairn_error *err);
 
-int cairn_artefact_collected(const char *dir); /* 1: the marker exists */
+int cairn_artefact_collected(const char *dir); /* 1: the marker exists; 0: it does not, or it cannot be told */
+/* The same for those who must know: an error where it cannot be told. */
+enum cairn_status cairn_artefact_collected_look(const char *dir, int *collected, struct cairn_error *err);
 int cairn_artefact_pinned(const char *dir);    /* 1: there is a pin, whoever's, or it cannot be told */
 /* The marker's reason, malloc'ed; "" if the marker cannot be read. */
 char *cairn_artefact_collected_why(const char *dir);

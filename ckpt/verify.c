@@ -54,8 +54,14 @@ static enum cairn_status list_dirs(const char *path, int artefact, char ***out, 
     if (!d)
         return cairn_fail_errno(err, errno, "list %s", path);
     for (errno = 0; (e = readdir(d)); errno = 0) {
-        if (e->d_name[0] == '.' || (artefact && inner(e->d_name)) || fstatat(dirfd(d), e->d_name, &sb, AT_SYMLINK_NOFOLLOW) ||
-            !S_ISDIR(sb.st_mode))
+        if (e->d_name[0] == '.' || (artefact && inner(e->d_name)))
+            continue;
+        if (fstatat(dirfd(d), e->d_name, &sb, AT_SYMLINK_NOFOLLOW)) { /* what cannot be looked at is not as good as absent */
+            if (errno == ENOENT)
+                continue;
+            TRY(cairn_fail_errno(err, errno, "stat %s/%s", path, e->d_name));
+        }
+        if (!S_ISDIR(sb.st_mode))
             continue;
         if (!(p = realloc(v, (*n + 1) * sizeof *v)))
             TRY(CAIRN_NOMEM(err));
@@ -87,11 +93,12 @@ static enum cairn_status walk_dir(const struct walk *w, const char *dir, const c
     enum cairn_status st = CAIRN_OK;
     struct cairn_artefact a = {.path = path, .dir = dir};
     char **names = NULL, *sub = NULL, *subpath = NULL, *epoch = cairn_path_join(dir, "epoch");
-    int committed = cairn_artefact_committed(dir), collected = cairn_artefact_collected(dir);
+    int committed = cairn_artefact_committed(dir), collected = 0;
     size_t n = 0;
 
     if (!epoch)
         return CAIRN_NOMEM(err);
+    TRY(cairn_artefact_collected_look(dir, &collected, err));
     if (cairn_stop_requested())
         TRY(cairn_fail(err, CAIRN_EAGAIN, "stopped at %s", dir));
     if (depth > DEPTH)
@@ -391,6 +398,7 @@ static enum cairn_status verify_one(struct verify *v, const char *dir, struct ca
     struct cairn_error why;
     char *path = cairn_path_join(dir, CAIRN_MANIFEST_NAME), name[200];
     int64_t before = v->counts->bytes;
+    int collected;
 
     if (!path)
         return CAIRN_NOMEM(err);
@@ -401,7 +409,8 @@ static enum cairn_status verify_one(struct verify *v, const char *dir, struct ca
         goto out;
     }
     v->counts->tensors += m->ntensors;
-    if (cairn_artefact_collected(dir)) {
+    TRY(cairn_artefact_collected_look(dir, &collected, err));
+    if (collected) {
         v->counts->collected++;
         TRY(verify_small(v, dir, CAIRN_COLLECTED_NAME, 0, err));
     } else {

@@ -104,9 +104,10 @@ static enum cairn_status extracted_into(struct cairn_reader *from, int unit, cha
     for (int64_t i = 0; i < n; i++) {
         if (k != n + 1 || offsets[i] < 0 || offsets[i + 1] < offsets[i] || offsets[i + 1] > bytes)
             TRY(cairn_fail(err, CAIRN_EDATA, "%s: unit %d: extracted answers have impossible offsets", cairn_reader_path(from), unit));
-        dst[i] = strndup(text + offsets[i], (size_t)(offsets[i + 1] - offsets[i]));
+        dst[i] = calloc(1, (size_t)(offsets[i + 1] - offsets[i]) + 1);
         if (!dst[i])
             TRY(CAIRN_NOMEM(err));
+        memcpy(dst[i], text + offsets[i], (size_t)(offsets[i + 1] - offsets[i]));
     }
 out:
     free(offsets);
