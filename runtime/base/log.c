@@ -189,7 +189,7 @@ void cairn_progress_end(struct cairn_progress *p)
 {
     if (!p)
         return;
-    if (p->done > p->from || p->due > p->begun + p->every_s) /* else nothing was done, and nothing told */
+    if (!p->from || p->done > p->from || p->due > p->begun + p->every_s) /* else all was there before, and nothing told */
         progress_print(p, cairn_now_s(), 1);
     free(p);
 }

@@ -35,6 +35,7 @@ enum cairn_status cairn_indexer_bind(struct cairn_indexer *l, const struct cairn
     TRY(find(&l->norm_g, m, prefix, "k_norm.weight", err));
     TRY(find(&l->norm_b, m, prefix, "k_norm.bias", err));
     TRY(find(&l->weights, m, prefix, "weights_proj.weight", err));
+    l->ape = l->gate = (struct cairn_tensor){0};
     if (m->config->arch != CAIRN_ARCH_GLM5_NEXT)
         goto out;
     TRY(find(&l->ape, m, prefix, "index_kpool_compress_ape", err));

@@ -65,7 +65,7 @@ static int there(int i, const char *tail)
 /* Byte j of object i. */
 static char byte(int i, size_t j)
 {
-    return (char)(i * 31 + (int)(j * 2654435761u >> 13));
+    return (char)((unsigned)i * 31 + (unsigned)(j * 2654435761u >> 13));
 }
 
 static void put(struct cairn_nodestore *s, int i, size_t n)
