@@ -144,7 +144,7 @@ in_memory() { # DIR: steps whose rollouts had their policy from memory
 @test "policies come from memory, by file where that is said, with the same bits" {
     micro_run "$dir" 'model.adapter={rank: 4}' run.steps=4
     micro_run "$dir-shm" 'model.adapter={rank: 4}' run.steps=4 run.mode=resident sync.path=shm rollout.parallel.dp=2
-    micro_run "$dir-file" 'model.adapter={rank: 4}' run.steps=4 run.mode=resident
+    micro_run "$dir-file" 'model.adapter={rank: 4}' run.steps=4 run.mode=resident sync.path=file
     diff <("$cairn" digest "$dir") <("$cairn" digest "$dir-shm")
     diff <("$cairn" digest "$dir") <("$cairn" digest "$dir-file")
     [ "$(in_memory "$dir-shm")" = 3 ] # the first policy is read

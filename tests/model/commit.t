@@ -3,7 +3,7 @@
 # that each seeded error is found. --full: also three attempts, a reader and a collector at once (minutes, two gigabytes). TAP.
 set -u
 model=$(dirname "$0")/commit.pml
-for tool in spin "${CC:-cc}"; do
+for tool in spin ${CC:-cc}; do
     command -v "$tool" >/dev/null 2>&1 || {
         echo "1..0 # SKIP $tool is not installed: THE COMMIT PROTOCOL WAS NOT CHECKED (tools/bootstrap installs it)"
         exit 0
@@ -31,7 +31,7 @@ search() { # options of the model
     rm -f pan pan.c out
     # shellcheck disable=SC2086
     spin -a $1 commit.pml >out 2>&1 &&
-        "${CC:-cc}" "${2:--O1}" -w -DSAFETY -DCOLLAPSE -DNOFAIR -DVECTORSZ=512 -DMEMLIM="${memory:-4000}" -o pan pan.c >>out 2>&1 &&
+        ${CC:-cc} "${2:--O1}" -w -DSAFETY -DCOLLAPSE -DNOFAIR -DVECTORSZ=512 -DMEMLIM="${memory:-4000}" -o pan pan.c >>out 2>&1 &&
         ./pan -m10000 -w22 -n >>out 2>&1
 }
 
