@@ -338,7 +338,6 @@ test-programs: all $(B)/lib/cairn-emu.so $(B)/tests/pmi_hello $(TESTS) $(B)/test
 # valgrind watches every process they start; a report of any, also of those whose output nobody sees, is a failure.
 SLOW_TESTS  := decode_test decode_flash_test fixture_test flash_test tokenizer_test train_ranks_test
 SLOW_thread := grpo_test image_test matmul_test model_flash_test model_test model_verbs_test rollout_engine_test
-SLOW_thread += foreign_test import_published_test # and that hold programs to limits of memory
 SLOW_valgrind := $(SLOW_thread)
 QUICK       := $(filter-out $(addprefix $(B)/tests/,$(SLOW_TESTS) $(SLOW_$(SAN))),$(TESTS))
 QUICK_BATS  := $(if $(filter thread valgrind,$(SAN)),,$(filter-out tests/slurm.bats tests/submit.bats,$(BATS)))

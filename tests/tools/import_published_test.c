@@ -333,7 +333,7 @@ static int dry_run(const struct set *s, char *said, size_t n)
         dup2(pipe_[1], 1);
         dup2(pipe_[1], 2);
         close(pipe_[0]);
-#ifndef __SANITIZE_ADDRESS__
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
         if (setrlimit(RLIMIT_AS, &most))
             _exit(99);
 #else
