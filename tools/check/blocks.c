@@ -57,22 +57,6 @@ static enum cairn_status picked_make(struct picked *p, struct cairn_sides *x, in
 
 /* ---- picking up ------------------------------------------------------------------------------------------------------------- */
 
-static double widen(const char *h, enum cairn_dtype t, int64_t i)
-{
-    uint32_t bits;
-    uint16_t half;
-    float f;
-
-    if (t == CAIRN_F32) {
-        memcpy(&f, h + 4 * i, 4);
-        return (double)f;
-    }
-    memcpy(&half, h + 2 * i, 2);
-    bits = (uint32_t)half << 16;
-    memcpy(&f, &bits, 4);
-    return (double)f;
-}
-
 static enum cairn_status stream_take(struct picked *p, const struct cairn_tensor *t, double *to, struct cairn_error *err)
 {
     size_t bytes = cairn_tensor_bytes(t);
@@ -85,7 +69,7 @@ static enum cairn_status stream_take(struct picked *p, const struct cairn_tensor
         TRY(CAIRN_BUG(err, "a residual stream that is no whole one"));
     TRY(cairn_tensor_get(&p->x->k.stream, t, h, bytes, err));
     for (int64_t i = 0; i < cairn_tensor_count(t); i++)
-        to[i] = widen(h, t->dtype, i);
+        to[i] = cairn_plain_widen(h, t->dtype, i);
 out:
     free(h);
     return st;

@@ -44,7 +44,7 @@ void cairn_plain_close(struct cairn_plain *p)
 
 /* ---- weights ---------------------------------------------------------------------------------------------------------------- */
 
-static double widen(const char *h, enum cairn_dtype t, int64_t i)
+double cairn_plain_widen(const char *h, enum cairn_dtype t, int64_t i)
 {
     uint32_t bits;
     uint16_t half;
@@ -74,7 +74,7 @@ static enum cairn_status values(struct cairn_plain *p, const struct cairn_tensor
         TRY(CAIRN_BUG(err, "weights of a type that has no meaning here"));
     TRY(cairn_tensor_get(&p->k->stream, t, h, bytes, err));
     for (int64_t i = 0; i < n; i++)
-        (*out)[i] = widen(h, t->dtype, i);
+        (*out)[i] = cairn_plain_widen(h, t->dtype, i);
 out:
     free(h);
     return st;

@@ -18,6 +18,9 @@ int cairn_plain_knows(const struct cairn_model_config *c);
 enum cairn_status cairn_plain_open(struct cairn_plain **out, const struct cairn_policy *p, struct cairn_compute *k, struct cairn_error *err);
 void cairn_plain_close(struct cairn_plain *p);
 
+/* Element i of h, which holds f32 or bf16 (any type but f32 is taken for bf16). */
+double cairn_plain_widen(const char *h, enum cairn_dtype t, int64_t i);
+
 /* x (n, D) = embedding of ids. */
 enum cairn_status cairn_plain_embed(struct cairn_plain *p, const int32_t *id, int64_t n, double *x, struct cairn_error *err);
 /* What attention of a layer adds to x (n, D), positions from 0. choice (n, n) of 0 and 1: which keys each row sees; a layer with an indexer
