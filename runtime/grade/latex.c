@@ -1,10 +1,11 @@
-/* latex.c - spelling. See latex.h. The tables below are the dictionary: add spellings there. */
+/* latex.c - the lexer: bytes of an answer to tokens. See latex.h; the dictionary is latex_words.c, one spelling latex_canonical.c. */
 #include "grade/latex.h"
 
 #include <ctype.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "grade/latex_words.h"
 
 #define TEXT_BYTES_MAX 200 /* longer words in a wrapper are no answer of ours: TOK_OTHER */
 #define WRAP_DEPTH_MAX 8   /* wrappers in wrappers */
@@ -64,255 +65,6 @@ static const char *keep(struct lexer *lx, const char *p, size_t n)
     return s;
 }
 
-struct word {
-    const char *name;
-    enum cairn_tok_kind kind;
-    char ch;
-    const char *s; /* NULL: name */
-};
-
-/* Commands with a meaning of their own. */
-static const struct word commands[] = {
-    {"frac", TOK_FRAC, 0, NULL},
-    {"dfrac", TOK_FRAC, 0, NULL},
-    {"tfrac", TOK_FRAC, 0, NULL},
-    {"cfrac", TOK_FRAC, 0, NULL},
-    {"binom", TOK_BINOM, 0, NULL},
-    {"dbinom", TOK_BINOM, 0, NULL},
-    {"tbinom", TOK_BINOM, 0, NULL},
-    {"sqrt", TOK_SQRT, 0, NULL},
-    {"pm", TOK_PM, 0, NULL},
-    {"mp", TOK_MP, 0, NULL},
-    {"cdot", TOK_CHAR, '*', NULL},
-    {"times", TOK_CHAR, '*', NULL},
-    {"ast", TOK_CHAR, '*', NULL},
-    {"div", TOK_CHAR, '/', NULL},
-    {"cup", TOK_CUP, 0, NULL},
-    {"bigcup", TOK_CUP, 0, NULL},
-    {"cap", TOK_CAP, 0, NULL},
-    {"bigcap", TOK_CAP, 0, NULL},
-    {"setminus", TOK_MINUS_SET, 0, NULL},
-    {"smallsetminus", TOK_MINUS_SET, 0, NULL},
-    {"backslash", TOK_MINUS_SET, 0, NULL},
-    {"in", TOK_IN, 0, NULL},
-    {"le", TOK_LE, 0, NULL},
-    {"leq", TOK_LE, 0, NULL},
-    {"leqslant", TOK_LE, 0, NULL},
-    {"ge", TOK_GE, 0, NULL},
-    {"geq", TOK_GE, 0, NULL},
-    {"geqslant", TOK_GE, 0, NULL},
-    {"ne", TOK_NE, 0, NULL},
-    {"neq", TOK_NE, 0, NULL},
-    {"lt", TOK_CHAR, '<', NULL},
-    {"gt", TOK_CHAR, '>', NULL},
-    {"approx", TOK_APPROX, 0, NULL},
-    {"approxeq", TOK_APPROX, 0, NULL},
-    {"simeq", TOK_APPROX, 0, NULL},
-    {"colon", TOK_CHAR, ':', NULL},
-    {"overline", TOK_OVERLINE, 0, NULL},
-    {"bar", TOK_OVERLINE, 0, NULL},
-    {"lfloor", TOK_FLOOR_L, 0, NULL},
-    {"rfloor", TOK_FLOOR_R, 0, NULL},
-    {"lceil", TOK_CEIL_L, 0, NULL},
-    {"rceil", TOK_CEIL_R, 0, NULL},
-    {"langle", TOK_LANGLE, 0, NULL},
-    {"rangle", TOK_RANGLE, 0, NULL},
-    {"lbrace", TOK_LSET, 0, NULL},
-    {"rbrace", TOK_RSET, 0, NULL},
-    {"vert", TOK_CHAR, '|', NULL},
-    {"lvert", TOK_CHAR, '|', NULL},
-    {"rvert", TOK_CHAR, '|', NULL},
-    {"mid", TOK_CHAR, '|', NULL},
-    {"lbrack", TOK_CHAR, '[', NULL},
-    {"rbrack", TOK_CHAR, ']', NULL},
-    {"land", TOK_AND, 0, NULL},
-    {"lor", TOK_OR, 0, NULL},
-    {"wedge", TOK_AND, 0, NULL},
-    {"vee", TOK_OR, 0, NULL},
-    {"cr", TOK_ROW, 0, NULL},
-    {"prime", TOK_CHAR, '\'', NULL},
-    {"infty", TOK_SYM, 0, NULL},
-    {"emptyset", TOK_SYM, 0, NULL},
-    {"varnothing", TOK_SYM, 0, "emptyset"},
-    {"angle", TOK_SYM, 0, NULL},
-    {"triangle", TOK_SYM, 0, NULL},
-    {"ell", TOK_SYM, 0, NULL},
-    {"hbar", TOK_SYM, 0, NULL},
-    {"Re", TOK_SYM, 0, NULL},
-    {"Im", TOK_SYM, 0, NULL},
-};
-
-static const char *const greek[] = {"alpha",   "beta",     "gamma", "delta", "epsilon", "varepsilon", "zeta",   "eta",
-                                    "theta",   "vartheta", "iota",  "kappa", "lambda",  "mu",         "nu",     "xi",
-                                    "omicron", "pi",       "rho",   "sigma", "tau",     "upsilon",    "phi",    "varphi",
-                                    "chi",     "psi",      "omega", "Gamma", "Delta",   "Theta",      "Lambda", "Xi",
-                                    "Pi",      "Sigma",    "Phi",   "Psi",   "Omega"};
-
-static const char *const functions[] = {"sin",    "cos",  "tan",  "cot",  "sec", "csc", "arcsin", "arccos",
-                                        "arctan", "sinh", "cosh", "tanh", "log", "ln",  "lg",     "exp",
-                                        "gcd",    "lcm",  "max",  "min",  "det", "deg", "arg"};
-
-/* Commands that leave nothing behind. */
-static const char *const silent[] = {"left",   "right",        "bigl",      "bigr",        "Bigl",     "Bigr",          "biggl",
-                                     "biggr",  "Biggl",        "Biggr",     "big",         "Big",      "bigg",          "Bigg",
-                                     "middle", "displaystyle", "textstyle", "scriptstyle", "limits",   "nolimits",      "mathstrut",
-                                     "strut",  "rm",           "bf",        "it",          "boldmath", "left.",         "phantom",
-                                     "hfill",  "null",         "degree",    "degrees",     "dollar",   "displaylimits", "nonumber"};
-static const char *const spaces[] = {"quad", "qquad", "enspace", "enskip", "thinspace", "hspace", "space", "newline", "par"};
-
-/* Wrappers whose content is words, and wrappers whose content is mathematics in another font. */
-static const char *const word_wrappers[] = {
-    "text", "textbf",  "textit",       "textrm",    "texttt", "textsf", "textnormal", "textsc", "mbox",   "hbox",
-    "emph", "mathrm",  "operatorname", "underline", "textup", "mathsf", "mathtt",     "mathit", "mathbf", "boldsymbol",
-    "bm",   "mathcal", "mathfrak",     "mathscr",   "boxed",  "fbox",   "ensuremath", "tiny",   "large"};
-
-static int listed(const char *const *list, size_t n, const char *p, size_t len)
-{
-    for (size_t i = 0; i < n; i++)
-        if (strlen(list[i]) == len && memcmp(list[i], p, len) == 0)
-            return (int)i + 1;
-    return 0;
-}
-#define LISTED(list, p, len) listed(list, sizeof(list) / sizeof *(list), p, len)
-
-/* Words in plain text that mean mathematics. */
-static const struct word plain_words[] = {
-    {"sqrt", TOK_SQRT, 0, NULL},     {"pi", TOK_SYM, 0, NULL},        {"infinity", TOK_SYM, 0, "infty"},
-    {"inf", TOK_SYM, 0, "infty"},    {"infty", TOK_SYM, 0, NULL},     {"and", TOK_AND, 0, NULL},
-    {"or", TOK_OR, 0, NULL},         {"hundred", TOK_SCALE, 2, NULL}, {"thousand", TOK_SCALE, 3, NULL},
-    {"million", TOK_SCALE, 6, NULL}, {"billion", TOK_SCALE, 9, NULL}, {"trillion", TOK_SCALE, 12, NULL},
-    {"union", TOK_CUP, 0, NULL},     {"theta", TOK_SYM, 0, NULL},     {"alpha", TOK_SYM, 0, NULL},
-    {"beta", TOK_SYM, 0, NULL},      {"lambda", TOK_SYM, 0, NULL},    {"sin", TOK_FUNC, 0, NULL},
-    {"cos", TOK_FUNC, 0, NULL},      {"tan", TOK_FUNC, 0, NULL},      {"cot", TOK_FUNC, 0, NULL},
-    {"sec", TOK_FUNC, 0, NULL},      {"csc", TOK_FUNC, 0, NULL},      {"log", TOK_FUNC, 0, NULL},
-    {"ln", TOK_FUNC, 0, NULL},       {"exp", TOK_FUNC, 0, NULL},
-};
-
-/* Code points with an ASCII or LaTeX spelling; the replacement is read again as input. */
-static const struct {
-    uint32_t cp;
-    const char *as;
-} unicode[] = {
-    {0x2212, "-"},
-    {0x2010, "-"},
-    {0x2011, "-"},
-    {0x2012, "-"},
-    {0x2013, "-"},
-    {0x2014, "-"},
-    {0xFE63, "-"},
-    {0x00D7, "*"},
-    {0x2715, "*"},
-    {0x22C5, "*"},
-    {0x00B7, "*"},
-    {0x2219, "*"},
-    {0x2217, "*"},
-    {0x00F7, "/"},
-    {0x2215, "/"},
-    {0x2044, "/"},
-    {0x03C0, "\\pi "},
-    {0x221E, "\\infty "},
-    {0x221A, "\\sqrt "},
-    {0x2264, "\\le "},
-    {0x2265, "\\ge "},
-    {0x2A7D, "\\le "},
-    {0x2A7E, "\\ge "},
-    {0x2260, "\\ne "},
-    {0x2248, "\\approx "},
-    {0x222A, "\\cup "},
-    {0x2229, "\\cap "},
-    {0x2208, "\\in "},
-    {0x00B1, "\\pm "},
-    {0x2213, "\\mp "},
-    {0x2205, "\\emptyset "},
-    {0x211D, "\\mathbb{R}"},
-    {0x2124, "\\mathbb{Z}"},
-    {0x2115, "\\mathbb{N}"},
-    {0x211A, "\\mathbb{Q}"},
-    {0x2102, "\\mathbb{C}"},
-    {0x2216, "\\setminus "},
-    {0x00B2, "^{2}"},
-    {0x00B3, "^{3}"},
-    {0x00B9, "^{1}"},
-    {0x2070, "^{0}"},
-    {0x2074, "^{4}"},
-    {0x2075, "^{5}"},
-    {0x2076, "^{6}"},
-    {0x2077, "^{7}"},
-    {0x2078, "^{8}"},
-    {0x2079, "^{9}"},
-    {0x207F, "^{n}"},
-    {0x2080, "_{0}"},
-    {0x2081, "_{1}"},
-    {0x2082, "_{2}"},
-    {0x2083, "_{3}"},
-    {0x2084, "_{4}"},
-    {0x2085, "_{5}"},
-    {0x2086, "_{6}"},
-    {0x2087, "_{7}"},
-    {0x2088, "_{8}"},
-    {0x2089, "_{9}"},
-    {0x00BD, "\\frac{1}{2}"},
-    {0x00BC, "\\frac{1}{4}"},
-    {0x00BE, "\\frac{3}{4}"},
-    {0x2153, "\\frac{1}{3}"},
-    {0x2154, "\\frac{2}{3}"},
-    {0x27E8, "\\langle "},
-    {0x27E9, "\\rangle "},
-    {0x230A, "\\lfloor "},
-    {0x230B, "\\rfloor "},
-    {0x2308, "\\lceil "},
-    {0x2309, "\\rceil "},
-    {0x2220, "\\angle "},
-    {0x25B3, "\\triangle "},
-    {0x2032, "'"},
-    {0x2019, "'"},
-    {0x3001, ","},
-    {0x3002, "."},
-    {0x2223, "|"},
-    {0x2236, ":"},
-    {0x00B0, ""},
-    {0x00BA, ""},
-    {0x20AC, ""},
-    {0x00A3, ""},
-    {0x00A5, ""},
-    {0x00A2, ""},
-    {0x20B9, ""},
-    {0x200B, ""},
-    {0x200C, ""},
-    {0x200D, ""},
-    {0x2060, ""},
-    {0xFEFF, ""},
-    {0x00AD, ""},
-    {0x2061, ""},
-    {0x2062, "*"},
-    {0x00A0, " "},
-    {0x202F, "\\,"},
-    {0x2009, "\\,"},
-    {0x200A, "\\,"},
-    {0x2002, " "},
-    {0x2003, " "},
-    {0x2004, " "},
-    {0x2005, " "},
-    {0x2006, "\\,"},
-    {0x2007, " "},
-    {0x2008, " "},
-    {0x205F, " "},
-    {0x3000, " "},
-};
-
-static const char greek_order[] =
-    "alpha\0beta\0gamma\0delta\0epsilon\0zeta\0eta\0theta\0iota\0kappa\0lambda\0mu\0nu\0xi\0omicron\0pi\0rho"
-    "\0sigma\0sigma\0tau\0upsilon\0phi\0chi\0psi\0omega\0";
-
-static const char *greek_small(uint32_t cp) /* U+03B1 .. U+03C9 */
-{
-    const char *s = greek_order;
-
-    for (uint32_t k = 0x3B1; k < cp; k++)
-        s += strlen(s) + 1;
-    return s;
-}
-
 static void lex(struct lexer *lx, const char *p, size_t n, int depth);
 
 /* Content of the brace group that begins at p[0] == '{'; *after is the index behind it. 0 if it never closes. */
@@ -336,16 +88,6 @@ static int group_at(struct lexer *lx, const char *p, size_t n, size_t *content, 
         }
     }
     return 0;
-}
-
-static int same_word(const char *p, size_t n, const char *word)
-{
-    if (strlen(word) != n)
-        return 0;
-    for (size_t i = 0; i < n; i++)
-        if (tolower((unsigned char)p[i]) != word[i])
-            return 0;
-    return 1;
 }
 
 /* What stands in a \text-like wrapper: a separator, mathematics, or words. */
@@ -389,21 +131,21 @@ static void lex_wrapped(struct lexer *lx, const char *p, size_t n, int depth)
         lx->space = 1;
         return;
     }
-    if (same_word(words, len, "and") || same_word(words, len, ", and")) {
+    if (cairn_latex_same_word(words, len, "and") || cairn_latex_same_word(words, len, ", and")) {
         push(lx, TOK_AND, 0, NULL);
-    } else if (same_word(words, len, "or") || same_word(words, len, ", or")) {
+    } else if (cairn_latex_same_word(words, len, "or") || cairn_latex_same_word(words, len, ", or")) {
         push(lx, TOK_OR, 0, NULL);
     } else if (digit_first || command || best < 2) {
         if (!digit_first && !command)
             lx->space = 1;        /* "5\\text{m}" is a unit more than a factor */
         lex(lx, p, n, depth + 1); /* 13, (C), A5, $x$, a degree sign */
     } else {
-        for (size_t i = 0; i < sizeof plain_words / sizeof *plain_words; i++)
-            if (plain_words[i].kind != TOK_AND && plain_words[i].kind != TOK_OR && same_word(words, len, plain_words[i].name)) {
-                push(lx, plain_words[i].kind, plain_words[i].ch, plain_words[i].s ? plain_words[i].s : plain_words[i].name);
-                return;
-            }
-        push(lx, TOK_TEXT, 0, keep(lx, words, len));
+        struct cairn_latex_word w;
+
+        if (cairn_latex_plain(words, len, &w)) /* "and" and "or" alone were taken above */
+            push(lx, w.kind, w.ch, w.s);
+        else
+            push(lx, TOK_TEXT, 0, keep(lx, words, len));
     }
 }
 
@@ -417,6 +159,8 @@ static size_t lex_command(struct lexer *lx, const char *p, size_t n, int depth)
 {
     size_t len = 0, content, after, i;
     const char *name = p + 1;
+    enum cairn_latex_role role;
+    struct cairn_latex_word w;
 
     while (1 + len < n && isalpha((unsigned char)name[len]) && (unsigned char)name[len] < 0x80)
         len++;
@@ -471,13 +215,14 @@ static size_t lex_command(struct lexer *lx, const char *p, size_t n, int depth)
         return 2;
     }
     i = 1 + len;
-    if (LISTED(silent, name, len)) {
+    role = cairn_latex_role(name, len);
+    if (role == CAIRN_LATEX_SILENT || role == CAIRN_LATEX_SIDE) {
         /* \left. is an invisible bracket */
-        if (i < n && p[i] == '.' && (LISTED(silent, name, len) <= 2))
+        if (i < n && p[i] == '.' && role == CAIRN_LATEX_SIDE)
             i++;
         return i;
     }
-    if (LISTED(spaces, name, len)) {
+    if (role == CAIRN_LATEX_SPACE) {
         lx->space = 1;
         if (len == 6 && memcmp(name, "hspace", 6) == 0 && i < n && p[i] == '{' && group_at(lx, p + i, n - i, &content, &after))
             i += after;
@@ -485,7 +230,7 @@ static size_t lex_command(struct lexer *lx, const char *p, size_t n, int depth)
     }
     if (len == 4 && memcmp(name, "circ", 4) == 0)
         return i; /* a degree mark wherever it stands */
-    if (LISTED(word_wrappers, name, len)) {
+    if (role == CAIRN_LATEX_WRAPPER) {
         while (i < n && p[i] == ' ')
             i++;
         if (i < n && p[i] == '{' && group_at(lx, p + i, n - i, &content, &after)) {
@@ -530,21 +275,10 @@ static size_t lex_command(struct lexer *lx, const char *p, size_t n, int depth)
         push(lx, TOK_OTHER, 0, "environment");
         return i;
     }
-    for (size_t k = 0; k < sizeof commands / sizeof *commands; k++)
-        if (strlen(commands[k].name) == len && memcmp(commands[k].name, name, len) == 0) {
-            push(lx, commands[k].kind, commands[k].ch, commands[k].s ? commands[k].s : commands[k].name);
-            return i;
-        }
-    for (size_t k = 0; k < sizeof greek / sizeof *greek; k++)
-        if (strlen(greek[k]) == len && memcmp(greek[k], name, len) == 0) {
-            push(lx, TOK_SYM, 0, greek[k]);
-            return i;
-        }
-    for (size_t k = 0; k < sizeof functions / sizeof *functions; k++)
-        if (strlen(functions[k]) == len && memcmp(functions[k], name, len) == 0) {
-            push(lx, TOK_FUNC, 0, functions[k]);
-            return i;
-        }
+    if (cairn_latex_command(name, len, &w)) {
+        push(lx, w.kind, w.ch, w.s);
+        return i;
+    }
     push(lx, TOK_OTHER, 0, keep(lx, name, len < 64 ? len : 64));
     return i;
 }
@@ -577,25 +311,19 @@ static void lex(struct lexer *lx, const char *p, size_t n, int depth)
 
         if (c >= 0x80) {
             int32_t cp = cairn_utf8_next((const unsigned char *)p + i, n - i, &used);
-            int done = 0;
+            const char *as = cp < 0 ? NULL : cairn_latex_of_unicode((uint32_t)cp), *letter = cp < 0 ? NULL : cairn_latex_greek((uint32_t)cp);
 
-            for (size_t k = 0; cp >= 0 && k < sizeof unicode / sizeof *unicode && !done; k++)
-                if (unicode[k].cp == (uint32_t)cp) {
-                    lex_replacement(lx, unicode[k].as, depth);
-                    done = 1;
-                }
-            if (!done && cp >= 0xFF01 && cp <= 0xFF5E) {
+            if (as) {
+                lex_replacement(lx, as, depth);
+            } else if (cp >= 0xFF01 && cp <= 0xFF5E) {
                 char ascii[2] = {(char)(cp - 0xFF01 + 0x21), 0};
 
                 lex_replacement(lx, ascii, depth);
-                done = 1;
-            }
-            if (!done && cp >= 0x3B1 && cp <= 0x3C9) {
-                push(lx, TOK_SYM, 0, greek_small((uint32_t)cp));
-                done = 1;
-            }
-            if (!done)
+            } else if (letter) {
+                push(lx, TOK_SYM, 0, letter);
+            } else {
                 push(lx, TOK_OTHER, 0, keep(lx, p + i, used));
+            }
             i += used;
             continue;
         }
@@ -632,19 +360,17 @@ static void lex(struct lexer *lx, const char *p, size_t n, int depth)
             continue;
         }
         if (isalpha(c)) { /* a whole word that means something */
-            size_t len = 1, k;
+            struct cairn_latex_word w;
+            size_t len = 1;
 
             while (i + len < n && isalpha((unsigned char)p[i + len]) && (unsigned char)p[i + len] < 0x80)
                 len++;
-            for (k = 0; len >= 2 && k < sizeof plain_words / sizeof *plain_words; k++)
-                if (same_word(p + i, len, plain_words[k].name) && (i == 0 || p[i - 1] != '_'))
-                    break;
-            if (len >= 2 && k < sizeof plain_words / sizeof *plain_words) {
-                push(lx, plain_words[k].kind, plain_words[k].ch, plain_words[k].s ? plain_words[k].s : plain_words[k].name);
+            if (len >= 2 && (i == 0 || p[i - 1] != '_') && cairn_latex_plain(p + i, len, &w)) {
+                push(lx, w.kind, w.ch, w.s);
                 i += len;
                 continue;
             }
-            for (k = 0; k < len; k++)
+            for (size_t k = 0; k < len; k++)
                 push(lx, TOK_CHAR, p[i + k], NULL);
             i += len;
             continue;
@@ -683,58 +409,4 @@ enum cairn_tok_result cairn_latex_tokens(struct cairn_arena *arena, const char *
     out->t = lx.t ? lx.t + at : NULL; /* nothing but wrappers */
     out->n = end - at;
     return CAIRN_TOK_OK;
-}
-
-/* --- one spelling --------------------------------------------------------------------------------------------------- */
-
-void cairn_latex_canonical(const struct cairn_toks *in, struct cairn_str *out)
-{
-    for (int i = 0; i < in->n; i++) {
-        const struct cairn_tok *t = &in->t[i];
-
-        switch (t->kind) {
-        case TOK_CHAR:
-            if (t->space && i > 0 && in->t[i - 1].kind == TOK_CHAR && isalnum((unsigned char)in->t[i - 1].ch) &&
-                isdigit((unsigned char)t->ch))
-                cairn_str_putc(out, ' ');
-            cairn_str_putc(out, t->ch);
-            break;
-        case TOK_TEXT:
-            for (const char *s = t->s; *s; s++)
-                if (*s != ' ')
-                    cairn_str_putc(out, *s);
-            break;
-        case TOK_SCALE:
-            cairn_str_printf(out, "\\%s ", t->s);
-            break;
-        default:
-            cairn_str_printf(out, "\\%d%s ", (int)t->kind,
-                             t->kind == TOK_SYM || t->kind == TOK_FUNC || t->kind == TOK_OTHER || t->kind == TOK_BEGIN ||
-                                     t->kind == TOK_END
-                                 ? t->s
-                                 : "");
-        }
-    }
-}
-
-static int is_letter(const struct cairn_tok *t)
-{
-    return t->kind == TOK_CHAR && isalpha((unsigned char)t->ch);
-}
-
-int cairn_latex_is_words(const struct cairn_toks *in)
-{
-    int letters = 0, text = 0;
-
-    for (int i = 0; i < in->n; i++) {
-        const struct cairn_tok *t = &in->t[i];
-
-        if (t->kind == TOK_TEXT)
-            text = 1;
-        else if (is_letter(t))
-            letters++;
-        else if (!(t->kind == TOK_CHAR && strchr(".-'(),", t->ch)))
-            return 0;
-    }
-    return text || letters >= 3;
 }
