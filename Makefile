@@ -389,8 +389,8 @@ bench: bootstrap
 
 lint:
 	shellcheck tools/gpu-check tools/bootstrap tools/devcluster tests/tap tests/tally tests/sanitize/watch tests/sanitize/bin/mpirun .ci/run
-	@for f in $$(git ls-files '*.c' ':!tests' $(if $(filter 1,$(CUDA)),,':!kernels/cuda') $(if $(NCCL_H),,':!runtime/world/nccl.c')); do \
-		clang -fsyntax-only $(STD) $(WARN) -Werror -I. -Iruntime $(if $(filter 1,$(CUDA)),-isystem $(CUDA_HOME)/include $(if $(NCCL_H),-isystem $(dir $(NCCL_H)))) $(CF_ckpt) $(CF_text) $(CF_grade) $(CF_recipe) $(call pc_cflags,$(MPI_PC)) \
+	@for f in $$(git ls-files '*.c' ':!tests' $(if $(filter 1,$(CUDA)),,':!kernels/cuda') $(if $(NCCL_H),,':!runtime/world/nccl.c') $(if $(MPI_PC),,':!runtime/world/mpi.c') $(if $(filter yes,$(PMIX)),,':!runtime/world/pmix.c')); do \
+		clang -fsyntax-only $(STD) $(WARN) -Werror -I. -Iruntime -iquote runtime/grade $(if $(filter 1,$(CUDA)),-isystem $(CUDA_HOME)/include $(if $(NCCL_H),-isystem $(dir $(NCCL_H)))) $(CF_ckpt) $(CF_text) $(CF_grade) $(CF_recipe) $(call pc_cflags,$(MPI_PC) $(if $(filter yes,$(PMIX)),pmix)) \
 			-DCAIRN_ISA='"x"' -Wno-unknown-warning-option $$f || exit 1; done
 	@if git grep -nE '^ +! ' -- '*.bats' | grep -v '||'; then echo "lint: a leading ! takes a command out of errexit, so the test goes on: add || false" >&2; exit 1; fi
 	@echo "lint: clean"

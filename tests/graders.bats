@@ -39,7 +39,7 @@ R
     says '"match":true'
     is 0 grade whole '{"gold":"Yes","response":" yes\n"}'
     says '"match":true'
-    ${CC:-cc} -shared -fPIC -I "$BATS_TEST_DIRNAME/../runtime/grade" "$BATS_TEST_DIRNAME/../recipes/graders/words.c" -o "$BATS_TEST_TMPDIR/words.so"
+    ${CC:-cc} -shared -fPIC -iquote "$BATS_TEST_DIRNAME/../runtime/grade" "$BATS_TEST_DIRNAME/../recipes/graders/words.c" -o "$BATS_TEST_TMPDIR/words.so"
     sed "s|words.so}|$BATS_TEST_TMPDIR/words.so}|" "$BATS_TEST_DIRNAME/../$graders" >"$BATS_TEST_TMPDIR/graders.yaml"
     is 0 "$cairn" grade --recipe "$BATS_TEST_TMPDIR/graders.yaml" --grader words --jsonl /dev/stdin <<<'{"gold":"red green","response":"a green one"}'
     says '"score":0.5'

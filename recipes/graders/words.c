@@ -1,6 +1,6 @@
 /* words.c - a grader as a shared object: how many of the words that are wanted does the response have?
  *
- *     cc -shared -fPIC -I runtime/grade recipes/graders/words.c -o words.so
+ *     cc -shared -fPIC -iquote runtime/grade recipes/graders/words.c -o words.so
  *
  * The gold answer is a list of words; the score is the share of them that the response holds. See runtime/grade/grader_plugin.h.
  */
