@@ -143,7 +143,16 @@ json() { jq -e "$1" <<<"$output" >/dev/null || { echo "not so: $1"; echo "$outpu
     says "4 runs, 0 false alarms"
 }
 
-@test "GLM-5.3-Flash: its ops and legs 1 to 5; the plain model that there is none of is said" {
-    is 0 "$cairn" check "$root/tests/fixtures/micro-flash.yaml" --quiet 'model.adapter={rank: 2, alpha: 4}'
-    says "calls of ops" "no plain model of glm5_next" "one policy"
+@test "GLM-5.3-Flash: all legs, its blocks among them, also where gates, norms and streams have values of their own" {
+    run --separate-stderr "$cairn" check "$root/tests/fixtures/micro-flash.yaml" --json 'model.adapter={rank: 2, alpha: 4}'
+    [ "$status" = 0 ]
+    json '.holds and .blocks.held == 9 * (3 * 2 * 4) and .blocks.worst < 0.5' # of each site its weights, input, block, output
+    cd "$BATS_TEST_TMPDIR"
+    "$cairn" init "$root/tests/fixtures/micro-flash.yaml" --run new warm_start=null
+    "$cairn" export new --out hf
+    perl "$root/tests/planted/values.pl" hf/model.safetensors
+    "$cairn" import hf --out base
+    run --separate-stderr "$cairn" check "$root/tests/fixtures/micro-flash.yaml" --json model.init=null model.from="$PWD/base"
+    [ "$status" = 0 ]
+    json '.holds and .blocks.held == 9 * (3 * 2 * 4) and .blocks.worst < 0.5'
 }

@@ -1,4 +1,4 @@
-# values.pl - gives the norms, biases and selection biases of a safetensors file values of their own, in place.
+# values.pl - gives the norms, biases, selection biases, and what else a new model has at 0 or 1, of a safetensors file values of their own, in place.
 use strict;
 use JSON::PP;
 
@@ -10,14 +10,14 @@ read($f, my $text, $n) == $n or die;
 my $t = decode_json($text);
 my $seed = 7;
 for my $name (sort keys %$t) {
-    next if $name eq '__metadata__' || $name !~ /norm|bias/;
+    next if $name eq '__metadata__' || $name !~ /norm|bias|hc_\w+_(?:base|scale)|A_log|_ape$/;
     my ($from, $to) = @{ $t->{$name}{data_offsets} };
     my $wide = $t->{$name}{dtype} eq 'F32';
     my $out = '';
     for (my $i = $from; $i < $to; $i += $wide ? 4 : 2) {
         $seed = ($seed * 1103515245 + 12345) % 2147483648;
         my $x = $seed / 2147483648;
-        my $bits = pack('f<', $name =~ /bias/ ? 0.4 * $x - 0.2 : 0.7 + 0.6 * $x);
+        my $bits = pack('f<', $name =~ /bias|base|A_log|_ape$/ ? 0.4 * $x - 0.2 : 0.7 + 0.6 * $x);
         $out .= $wide ? $bits : substr($bits, 2, 2);
     }
     seek($f, 8 + $n + $from, 0);

@@ -5,142 +5,29 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/check/picked.h"
 #include "tools/check/plain.h"
-#include "tools/check/trace.h"
 
 #define TIES(rows) ((rows) / 50 + 1) /* rows of a block whose choice may differ, because two scores all but tie */
-
-/* What the trace has picked up of one micro-batch. */
-struct picked {
-    struct cairn_sides *x;
-    int64_t rows;
-    double *in, *mid;    /* (layers, rows, D): the residual stream before attention, before the MLP */
-    double *last;        /* (rows, D) */
-    int32_t **keys;      /* [layers] (rows, width) of full layers, or NULL */
-    int64_t *key_width;  /* [layers] */
-    int32_t **experts;   /* [layers] (rows, k), or NULL */
-    float *logprob;      /* (rows) */
-};
-
-static void picked_free(struct picked *p)
-{
-    for (int i = 0; i < p->x->trainer.policy.config.layers; i++) {
-        if (p->keys)
-            free(p->keys[i]);
-        if (p->experts)
-            free(p->experts[i]);
-    }
-    free(p->keys);
-    free(p->key_width);
-    free(p->experts);
-    free(p->in);
-    free(p->mid);
-    free(p->last);
-    free(p->logprob);
-}
-
-static enum cairn_status picked_make(struct picked *p, struct cairn_sides *x, int64_t rows, struct cairn_error *err)
-{
-    const struct cairn_model_config *c = &x->trainer.policy.config;
-    size_t stream = (size_t)(rows * c->width), layers = (size_t)c->layers;
-
-    *p = (struct picked){.x = x, .rows = rows};
-    p->in = calloc(layers * stream, sizeof *p->in);
-    p->mid = calloc(layers * stream, sizeof *p->mid);
-    p->last = calloc(stream, sizeof *p->last);
-    p->keys = calloc(layers, sizeof *p->keys);
-    p->key_width = calloc(layers, sizeof *p->key_width);
-    p->experts = calloc(layers, sizeof *p->experts);
-    p->logprob = calloc((size_t)rows, sizeof *p->logprob);
-    return p->in && p->mid && p->last && p->keys && p->key_width && p->experts && p->logprob ? CAIRN_OK : CAIRN_NOMEM(err);
-}
-
-/* ---- picking up ------------------------------------------------------------------------------------------------------------- */
-
-static enum cairn_status stream_take(struct picked *p, const struct cairn_tensor *t, double *to, struct cairn_error *err)
-{
-    size_t bytes = cairn_tensor_bytes(t);
-    char *h = malloc(bytes ? bytes : 1);
-    enum cairn_status st = CAIRN_OK;
-
-    if (!h)
-        return CAIRN_NOMEM(err);
-    if (!cairn_tensor_dense(t) || t->dim[0] != p->rows)
-        TRY(CAIRN_BUG(err, "a residual stream that is no whole one"));
-    TRY(cairn_tensor_get(&p->x->k.stream, t, h, bytes, err));
-    for (int64_t i = 0; i < cairn_tensor_count(t); i++)
-        to[i] = cairn_plain_widen(h, t->dtype, i);
-out:
-    free(h);
-    return st;
-}
-
-static enum cairn_status choice_take(struct picked *p, const struct cairn_tensor *t, int32_t **to, struct cairn_error *err)
-{
-    size_t bytes = cairn_tensor_bytes(t);
-
-    free(*to);
-    if (!(*to = malloc(bytes ? bytes : 1)))
-        return CAIRN_NOMEM(err);
-    return cairn_tensor_get(&p->x->k.stream, t, *to, bytes, err);
-}
-
-/* The layer in a parameter's name, -1: none. */
-static int layer_of(const char *param)
-{
-    const char *at = strstr(param, "layers.");
-
-    return at ? atoi(at + 7) : -1;
-}
-
-static enum cairn_status before(void *arg, const struct cairn_trace_call *c, struct cairn_error *err)
-{
-    struct picked *p = arg;
-    int layer = layer_of(c->param);
-    size_t at = (size_t)(layer < 0 ? 0 : layer) * (size_t)(p->rows * p->x->trainer.policy.config.width);
-    const struct cairn_tensor *x;
-
-    if (c->op != CAIRN_OP_rmsnorm || !c->exact)
-        return CAIRN_OK;
-    x = &((const struct cairn_rmsnorm *)c->args)->x;
-    if (strstr(c->param, "input_layernorm"))
-        return stream_take(p, x, p->in + at, err);
-    if (strstr(c->param, "post_attention_layernorm"))
-        return stream_take(p, x, p->mid + at, err);
-    return layer < 0 ? stream_take(p, x, p->last, err) : CAIRN_OK;
-}
-
-static enum cairn_status after(void *arg, const struct cairn_trace_call *c, struct cairn_error *err)
-{
-    struct picked *p = arg;
-    int layer = layer_of(c->param);
-    struct cairn_tensor t;
-
-    if (c->op == CAIRN_OP_index && layer >= 0) {
-        t = ((const struct cairn_index *)c->args)->idx;
-        p->key_width[layer] = t.dim[1];
-        return choice_take(p, &t, &p->keys[layer], err);
-    }
-    if (c->op == CAIRN_OP_router && layer >= 0)
-        return choice_take(p, &((const struct cairn_router *)c->args)->idx, &p->experts[layer], err);
-    if (c->op == CAIRN_OP_logprob)
-        return cairn_tensor_get(&p->x->k.stream, &((const struct cairn_logprob *)c->args)->logprob, p->logprob, (size_t)p->rows * sizeof *p->logprob, err);
-    return CAIRN_OK;
-}
+#define NOISE      8                 /* times what the run's own roundings do to linear attention, that it may be off */
+#define MIXING     0x1p-16           /* of weights between streams, which are all about 1: fp32 products over J*D channels, sigmoids, 39 divisions */
 
 /* ---- holding against ----------------------------------------------------------------------------------------------------------- */
 
 struct holding {
-    struct picked *p;
+    struct cairn_picked *p;
     struct cairn_plain *plain;
     const struct cairn_model_config *c;
     double bar, rounding; /* of a block's own size; of the stream that it is added to */
-    double worst;         /* share of what is allowed that was used up at most */
+    enum cairn_plain_rounding own;
+    double worst; /* share of what is allowed that was used up at most */
     int64_t blocks;
+    /* of the sequence at hand */
+    const struct cairn_sequence *s;
+    int64_t first, n; /* its rows in the micro-batch */
 };
 
-static enum cairn_status finding(int layer, const char *block, int64_t row, const struct cairn_sequence *s, const struct cairn_sides *x, const char *what,
-                                 struct cairn_error *err)
+static enum cairn_status finding(const struct holding *h, int layer, const char *block, int64_t row, const char *what, struct cairn_error *err)
 {
     char where[64];
 
@@ -148,33 +35,76 @@ static enum cairn_status finding(int layer, const char *block, int64_t row, cons
         snprintf(where, sizeof where, "%s", block);
     else
         snprintf(where, sizeof where, "layer %d %s", layer, block);
-    return cairn_fail(err, CAIRN_ENUMERIC, "right: %s: at token %lld of sequence %s %s", where, (long long)row, x->q.name[s->index], what);
+    return cairn_fail(err, CAIRN_ENUMERIC, "right: %s: at token %lld of sequence %s %s", where, (long long)row, h->p->x->q.name[h->s->index], what);
 }
 
-/* after = before + plain, row by row. */
-static enum cairn_status sums_hold(struct holding *h, int layer, const char *block, const struct cairn_sequence *s, const double *before, const double *after_,
-                                   const double *added, int64_t n, struct cairn_error *err)
+/* Row `first` of a layer's rows of `width`. */
+static const float *rows_of(const struct holding *h, const float *v, int layer, int64_t width)
 {
-    int64_t D = h->c->width;
+    return v + ((int64_t)layer * h->p->rows + h->first) * width;
+}
+
+/* The sequence's rows of a layer, as doubles: malloc'ed. NULL: no memory. */
+static double *widened(const struct holding *h, const float *v, int layer, int64_t width)
+{
+    const float *from = rows_of(h, v, layer, width);
+    double *to = malloc((size_t)(h->n * width + 1) * sizeof *to);
+
+    for (int64_t i = 0; to && i < h->n * width; i++)
+        to[i] = (double)from[i];
+    return to;
+}
+
+/* A residual behind the MLP of a layer: before the attention of the next, or behind all. */
+static const float *behind(const struct holding *h, int layer)
+{
+    return layer + 1 < h->c->layers ? rows_of(h, h->p->in[0], layer + 1, h->p->width) : h->p->last + h->first * h->p->width;
+}
+
+/* after = before + what the plain model adds, row by row of `width`. before: NULL for none; noise (n): how far it may be off beside, or NULL. */
+static enum cairn_status sums_hold(struct holding *h, int layer, const char *block, const double *before, const float *after, const double *added,
+                                   const double *noise, int64_t width, struct cairn_error *err)
+{
     enum cairn_status st = CAIRN_OK;
     char what[120];
 
-    for (int64_t t = 0; t < n; t++) {
+    for (int64_t t = 0; t < h->n; t++) {
         double size = 0, stream = 0, apart = 0, allowed;
 
-        for (int64_t i = 0; i < D; i++) {
-            double a = after_[t * D + i], d = fabs(a - before[t * D + i] - added[t * D + i]);
+        for (int64_t i = t * width; i < (t + 1) * width; i++) {
+            double a = (double)after[i], d = fabs(a - (before ? before[i] : 0) - added[i]);
 
-            size = fmax(size, fabs(added[t * D + i]));
+            size = fmax(size, fabs(added[i]));
             stream = fmax(stream, fabs(a));
             if (!(d <= apart))
                 apart = isnan(d) ? INFINITY : d;
         }
-        allowed = h->bar * size + h->rounding * stream;
+        allowed = h->bar * size + h->rounding * stream + (noise ? noise[t] : 0);
         h->worst = fmax(h->worst, apart / fmax(allowed, 1e-300));
         if (!(apart <= allowed)) {
             snprintf(what, sizeof what, "it adds what is off by %.3g of its size, %.3g would do", apart / fmax(size, 1e-300), allowed / fmax(size, 1e-300));
-            TRY(finding(layer, block, t, s, h->p->x, what, err));
+            TRY(finding(h, layer, block, t, what, err));
+        }
+    }
+    h->blocks++;
+out:
+    return st;
+}
+
+/* Numbers that are to be equal but for what fp32 rounds on the way to them, times `size` of each row. */
+static enum cairn_status near_hold(struct holding *h, int layer, const char *block, const float *mine, const double *theirs, const double *size,
+                                   int64_t width, const char *name, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char what[120];
+
+    for (int64_t i = 0; i < h->n * width; i++) {
+        double apart = fabs((double)mine[i] - theirs[i]), allowed = size ? size[i / width] : MIXING;
+
+        h->worst = fmax(h->worst, apart / fmax(allowed, 1e-300));
+        if (!(apart <= allowed)) {
+            snprintf(what, sizeof what, "%s is off by %.3g, %.3g would do", name, apart, allowed);
+            TRY(finding(h, layer, block, i / width, what, err));
         }
     }
     h->blocks++;
@@ -195,124 +125,298 @@ static int64_t sets_apart(const uint8_t *a, const uint8_t *b, int64_t n, int64_t
     return apart;
 }
 
-static enum cairn_status sets_hold(struct holding *h, int layer, const char *block, const struct cairn_sequence *s, const uint8_t *mine, const uint8_t *theirs,
-                                   int64_t n, int64_t width, struct cairn_error *err)
+static enum cairn_status sets_hold(struct holding *h, int layer, const char *block, const uint8_t *mine, const uint8_t *theirs, int64_t width,
+                                   struct cairn_error *err)
 {
-    int64_t row = 0, apart = sets_apart(mine, theirs, n, width, &row);
+    int64_t row = 0, apart = sets_apart(mine, theirs, h->n, width, &row);
     char what[120];
 
-    if (apart <= TIES(n))
+    if (apart <= TIES(h->n))
         return CAIRN_OK;
     snprintf(what, sizeof what, "and %lld further rows of it other choices are made", (long long)(apart - 1));
-    return finding(layer, block, row, s, h->p->x, what, err);
+    return finding(h, layer, block, row, what, err);
 }
 
-/* One sequence of the micro-batch, whose rows begin at `first`. */
-static enum cairn_status sequence_hold(struct holding *h, const struct cairn_sequence *s, int64_t first, int64_t n, struct cairn_error *err)
+/* ---- the blocks ------------------------------------------------------------------------------------------------------------------ */
+
+/* Memory for a sequence. */
+struct room {
+    double *x, *added, *noise; /* (n, D): what a block is given, what it makes; (n) */
+    uint8_t *keys, *chosen;    /* (n, n): the run's, of the last layer that chose; the plain model's */
+    uint8_t *experts, *taken;  /* (n, E) */
+};
+
+static enum cairn_status room_make(struct room *r, const struct holding *h, struct cairn_error *err)
 {
-    const struct picked *p = h->p;
-    const struct cairn_model_config *c = h->c;
-    int64_t D = c->width, E = c->experts > 0 ? c->experts : 1;
-    double *added = malloc((size_t)(n * D) * sizeof *added);
-    uint8_t *keys = calloc((size_t)(n * n), 1), *chosen = calloc((size_t)(n * n), 1), *experts = calloc((size_t)(n * E), 1), *taken = calloc((size_t)(n * E), 1);
+    size_t n = (size_t)h->n, D = (size_t)h->c->width, E = h->c->experts > 0 ? (size_t)h->c->experts : 1;
+
+    *r = (struct room){.added = malloc(n * D * sizeof *r->added), .noise = malloc(n * sizeof *r->noise), .keys = calloc(n, n), .chosen = calloc(n, n),
+                       .experts = calloc(n, E), .taken = calloc(n, E)};
+    return r->added && r->noise && r->keys && r->chosen && r->experts && r->taken ? CAIRN_OK : CAIRN_NOMEM(err);
+}
+
+static void room_free(struct room *r)
+{
+    free(r->x);
+    free(r->added);
+    free(r->noise);
+    free(r->keys);
+    free(r->chosen);
+    free(r->experts);
+    free(r->taken);
+}
+
+/* The keys that the run chose in a layer with an indexer; a layer without one attends to those of the last. */
+static enum cairn_status keys_take(struct holding *h, struct room *r, int layer, struct cairn_error *err)
+{
+    const struct cairn_picked *p = h->p;
     enum cairn_status st = CAIRN_OK;
 
-    if (!added || !keys || !chosen || !experts || !taken)
-        TRY(CAIRN_NOMEM(err));
-    TRY(cairn_plain_embed(h->plain, s->tokens, n, added, err));
-    for (int64_t i = 0; i < n * D; i++)
-        if (!(fabs(added[i] - p->in[first * D + i]) <= h->rounding * fabs(added[i])))
-            TRY(finding(-1, "embedding", i / D, s, p->x, "it is not the table's row", err));
-    for (int l = 0; l < c->layers; l++) {
-        const double *in = p->in + ((int64_t)l * p->rows + first) * D, *mid = p->mid + ((int64_t)l * p->rows + first) * D,
-                     *out = l + 1 < c->layers ? p->in + ((int64_t)(l + 1) * p->rows + first) * D : p->last + first * D;
+    if (!p->keys[layer])
+        return CAIRN_OK;
+    memset(r->keys, 0, (size_t)(h->n * h->n));
+    for (int64_t t = 0; t < h->n; t++)
+        for (int64_t k = 0; k < p->key_width[layer]; k++) {
+            int32_t key = p->keys[layer][(h->first + t) * p->key_width[layer] + k];
 
-        if (p->keys[l]) {
-            memset(keys, 0, (size_t)(n * n));
-            for (int64_t t = 0; t < n; t++)
-                for (int64_t k = 0; k < p->key_width[l]; k++) {
-                    int32_t key = p->keys[l][(first + t) * p->key_width[l] + k];
+            if (key >= h->n)
+                TRY(finding(h, layer, "indexer", t, "a key behind the end of the sequence is chosen", err));
+            if (key >= 0)
+                r->keys[t * h->n + key] = 1;
+        }
+out:
+    return st;
+}
 
-                    if (key >= n)
-                        TRY(finding(l, "indexer", t, s, p->x, "a key behind the end of the sequence is chosen", err));
-                    if (key >= 0)
-                        keys[t * n + key] = 1;
-                }
-        }
-        TRY(cairn_plain_attention(h->plain, l, in, n, chosen, keys, added, err));
-        if (c->indexer[l])
-            TRY(sets_hold(h, l, "indexer", s, keys, chosen, n, n, err));
-        TRY(sums_hold(h, l, "attention", s, in, mid, added, n, err));
-        if (!c->dense[l]) {
-            memset(taken, 0, (size_t)(n * E));
-            for (int64_t t = 0; p->experts[l] && t < n; t++)
-                for (int k = 0; k < c->experts_per_token; k++)
-                    taken[t * E + p->experts[l][(first + t) * c->experts_per_token + k]] = 1;
-        }
-        TRY(cairn_plain_mlp(h->plain, l, mid, n, experts, c->dense[l] ? NULL : taken, added, err));
-        if (!c->dense[l])
-            TRY(sets_hold(h, l, "router", s, taken, experts, n, E, err));
-        TRY(sums_hold(h, l, c->dense[l] ? "mlp" : "experts", s, mid, out, added, n, err));
+/* What attention makes of r->x, into r->added; r->noise where it says so. */
+static enum cairn_status attention_make(struct holding *h, struct room *r, int layer, struct cairn_error *err)
+{
+    int64_t D = h->c->width;
+    enum cairn_status st = CAIRN_OK;
+    double *again = NULL;
+
+    if (!h->c->kda[layer]) {
+        TRY(keys_take(h, r, layer, err));
+        TRY(cairn_plain_attention(h->plain, layer, r->x, h->n, r->chosen, r->keys, r->added, err));
+        if (h->c->indexer[layer])
+            TRY(sets_hold(h, layer, "indexer", r->keys, r->chosen, h->n, err));
+        goto out;
     }
-    {
-        int32_t *target = malloc((size_t)n * sizeof *target);
-
-        if (!target)
-            TRY(CAIRN_NOMEM(err));
-        for (int64_t t = 0; t < n; t++)
-            target[t] = t + 1 >= s->prompt ? s->tokens[t + 1] : -1;
-        st = cairn_plain_logprobs(h->plain, p->last + first * D, n, target, (double)p->x->temperature, added, err);
-        for (int64_t t = 0; st == CAIRN_OK && t < n; t++)
-            if (target[t] >= 0 && !(fabs(added[t] - (double)p->logprob[first + t]) <= h->bar * fmax(1, fabs(added[t]))))
-                st = finding(-1, "head", t, s, p->x, "the log-probability of the next token is another", err);
-        free(target);
-        TRY(st);
+    if (!(again = malloc((size_t)(h->n * D) * sizeof *again)))
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_plain_kda(h->plain, layer, r->x, h->n, CAIRN_PLAIN_EXACT, r->added, err));
+    TRY(cairn_plain_kda(h->plain, layer, r->x, h->n, h->own, again, err));
+    for (int64_t t = 0; t < h->n; t++) {
+        r->noise[t] = 0;
+        for (int64_t i = t * D; i < (t + 1) * D; i++)
+            r->noise[t] = fmax(r->noise[t], NOISE * fabs(again[i] - r->added[i]));
     }
 out:
-    free(added);
-    free(keys);
-    free(chosen);
-    free(experts);
-    free(taken);
+    free(again);
+    return st;
+}
+
+/* What the MLP or the experts make of r->x. */
+static enum cairn_status mlp_make(struct holding *h, struct room *r, int layer, struct cairn_error *err)
+{
+    const struct cairn_model_config *c = h->c;
+    const int32_t *experts = h->p->experts[layer];
+    int routed = !c->dense[layer];
+    enum cairn_status st = CAIRN_OK;
+
+    if (routed)
+        memset(r->taken, 0, (size_t)(h->n * c->experts));
+    for (int64_t t = 0; routed && experts && t < h->n; t++)
+        for (int k = 0; k < c->experts_per_token; k++)
+            r->taken[t * c->experts + experts[(h->first + t) * c->experts_per_token + k]] = 1;
+    TRY(cairn_plain_mlp(h->plain, layer, r->x, h->n, r->experts, routed ? r->taken : NULL, r->added, err));
+    if (routed)
+        TRY(sets_hold(h, layer, "router", r->taken, r->experts, c->experts, err));
+out:
+    return st;
+}
+
+static const char *block_name(const struct cairn_model_config *c, int layer, int site)
+{
+    return site ? (c->dense[layer] ? "mlp" : "experts") : c->kda[layer] ? "linear attention" : "attention";
+}
+
+/* Into the block at a site: how the streams are mixed. r->x becomes what the run's own block was given. */
+static enum cairn_status enter_hold(struct holding *h, struct room *r, int layer, int site, struct cairn_error *err)
+{
+    const struct cairn_picked *p = h->p;
+    int64_t D = h->c->width, n = h->n;
+    double *streams = widened(h, p->in[site], layer, p->width), *mix = malloc((size_t)(n * p->mixes) * sizeof *mix), *size = calloc((size_t)n, sizeof *size);
+    const char *block = site ? "hyper-connection of the mlp" : "hyper-connection of attention";
+    enum cairn_status st = CAIRN_OK;
+
+    if (!streams || !mix || !size)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_plain_hyper(h->plain, layer, site, streams, n, mix, r->added, err));
+    TRY(near_hold(h, layer, block, rows_of(h, p->mix[site], layer, p->mixes), mix, NULL, p->mixes, "a weight", err));
+    for (int64_t t = 0; t < n; t++)
+        for (int64_t i = t * p->width; i < (t + 1) * p->width; i++)
+            size[t] = fmax(size[t], (MIXING + h->rounding) * (double)h->c->streams * fabs(streams[i]));
+    TRY(near_hold(h, layer, block, rows_of(h, p->given[site], layer, D), r->added, size, D, "what it mixes", err));
+    if (!(r->x = widened(h, p->given[site], layer, D)))
+        TRY(CAIRN_NOMEM(err));
+out:
+    free(streams);
+    free(mix);
+    free(size);
+    return st;
+}
+
+/* Out of it: to each stream a share of the block's output and of the other streams, by the run's own weights, which enter_hold has held. */
+static enum cairn_status leave_hold(struct holding *h, int layer, int site, struct cairn_error *err)
+{
+    const struct cairn_picked *p = h->p;
+    int64_t D = h->c->width, J = h->c->streams, n = h->n;
+    const float *in = rows_of(h, p->in[site], layer, p->width), *made = rows_of(h, p->made[site], layer, D), *mix = rows_of(h, p->mix[site], layer, p->mixes),
+                *out = site ? behind(h, layer) : rows_of(h, p->in[1], layer, p->width);
+    double *theirs = malloc((size_t)(n * p->width) * sizeof *theirs), *size = calloc((size_t)n, sizeof *size);
+    enum cairn_status st = CAIRN_OK;
+
+    if (!theirs || !size)
+        TRY(CAIRN_NOMEM(err));
+    for (int64_t t = 0; t < n; t++)
+        for (int64_t j = 0; j < J; j++)
+            for (int64_t i = 0; i < D; i++) {
+                const float *m = mix + t * p->mixes;
+                double v = (double)m[J + j] * (double)made[t * D + i];
+
+                for (int64_t from = 0; from < J; from++)
+                    v += (double)m[2 * J + from * J + j] * (double)in[(t * J + from) * D + i];
+                theirs[(t * J + j) * D + i] = v;
+                size[t] = fmax(size[t], 4 * h->rounding * (fabs(v) + 2 * fabs((double)made[t * D + i])));
+            }
+    TRY(near_hold(h, layer, site ? "hyper-connection of the mlp" : "hyper-connection of attention", out, theirs, size, p->width, "what it gives back", err));
+out:
+    free(theirs);
+    free(size);
+    return st;
+}
+
+/* Block number `site` of a layer: attention, MLP. */
+static enum cairn_status block_hold(struct holding *h, struct room *r, int layer, int site, struct cairn_error *err)
+{
+    const struct cairn_picked *p = h->p;
+    const char *block = block_name(h->c, layer, site);
+    int64_t D = h->c->width;
+    enum cairn_status st = CAIRN_OK;
+
+    free(r->x);
+    r->x = NULL;
+    if (p->mixes)
+        TRY(enter_hold(h, r, layer, site, err));
+    else if (!(r->x = widened(h, p->in[site], layer, D)))
+        TRY(CAIRN_NOMEM(err));
+    TRY(site ? mlp_make(h, r, layer, err) : attention_make(h, r, layer, err));
+    if (p->mixes) {
+        TRY(sums_hold(h, layer, block, NULL, rows_of(h, p->made[site], layer, D), r->added, !site && h->c->kda[layer] ? r->noise : NULL, D, err));
+        TRY(leave_hold(h, layer, site, err));
+    } else {
+        TRY(sums_hold(h, layer, block, r->x, site ? behind(h, layer) : rows_of(h, p->in[1], layer, D), r->added, NULL, D, err));
+    }
+out:
+    return st;
+}
+
+/* ---- the ends ---------------------------------------------------------------------------------------------------------------------- */
+
+static enum cairn_status embedding_hold(struct holding *h, struct room *r, struct cairn_error *err)
+{
+    int64_t D = h->c->width, W = h->p->width;
+    const float *in = rows_of(h, h->p->in[0], 0, W);
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_plain_embed(h->plain, h->s->tokens, h->n, r->added, err));
+    for (int64_t i = 0; i < h->n * W; i++) {
+        double row = r->added[i / W * D + i % D];
+
+        if (!(fabs(row - (double)in[i]) <= h->rounding * fabs(row)))
+            TRY(finding(h, -1, "embedding", i / W, "it is not the table's row", err));
+    }
+out:
+    return st;
+}
+
+static enum cairn_status head_hold(struct holding *h, struct room *r, struct cairn_error *err)
+{
+    const struct cairn_picked *p = h->p;
+    const struct cairn_sequence *s = h->s;
+    int64_t D = h->c->width, J = p->width / D, n = h->n;
+    double *x = widened(h, p->head, 0, D);
+    int32_t *target = malloc((size_t)n * sizeof *target);
+    enum cairn_status st = CAIRN_OK;
+
+    if (!x || !target)
+        TRY(CAIRN_NOMEM(err));
+    for (int64_t i = 0; i < n * D; i++) { /* the streams' mean */
+        double sum = 0, size = 0;
+
+        for (int64_t j = 0; j < J; j++) {
+            double v = (double)p->last[(h->first + i / D) * p->width + j * D + i % D];
+
+            sum += v / (double)J;
+            size = fmax(size, fabs(v));
+        }
+        if (!(fabs(sum - x[i]) <= h->rounding * size))
+            TRY(finding(h, -1, "final norm", i / D, "it does not read the mean of the streams", err));
+    }
+    for (int64_t t = 0; t < n; t++)
+        target[t] = t + 1 >= s->prompt ? s->tokens[t + 1] : -1;
+    TRY(cairn_plain_logprobs(h->plain, x, n, target, (double)p->x->temperature, r->added, err));
+    for (int64_t t = 0; t < n; t++)
+        if (target[t] >= 0 && !(fabs(r->added[t] - (double)p->logprob[h->first + t]) <= h->bar * fmax(1, fabs(r->added[t]))))
+            TRY(finding(h, -1, "head", t, "the log-probability of the next token is another", err));
+out:
+    free(x);
+    free(target);
+    return st;
+}
+
+static enum cairn_status sequence_hold(struct holding *h, struct cairn_error *err)
+{
+    struct room r = {0};
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(room_make(&r, h, err));
+    TRY(embedding_hold(h, &r, err));
+    for (int l = 0; l < h->c->layers; l++)
+        for (int site = 0; site < 2; site++)
+            TRY(block_hold(h, &r, l, site, err));
+    TRY(head_hold(h, &r, err));
+out:
+    room_free(&r);
     return st;
 }
 
 enum cairn_status cairn_blocks_check(struct cairn_sides *x, const struct cairn_sequence *s, int n, json_t *report, struct cairn_error *err)
 {
     struct cairn_trainer *t = &x->trainer;
-    const struct cairn_policy *w = &t->policy;
     int narrow = x->k.act == CAIRN_BF16;
-    struct holding h = {.c = &w->config, .bar = narrow ? 3e-2 : 1e-4, .rounding = narrow ? 0x1p-7 : 0x1p-21};
-    struct picked p = {.x = x};
+    struct cairn_picked p = {.x = x};
+    struct holding h = {.p = &p, .c = &t->policy.config, .bar = narrow ? 3e-2 : 1e-4, .rounding = narrow ? 0x1p-7 : 0x1p-21,
+                        .own = narrow ? CAIRN_PLAIN_BF16 : CAIRN_PLAIN_F32};
     int64_t next = 0, number = 0;
     enum cairn_status st = CAIRN_OK;
 
-    if (!cairn_plain_knows(&w->config)) { /* said, not passed over */
-        if (json_object_set_new(report, "blocks", json_pack("{s:s}", "left_out", "glm5_next")))
-            TRY(CAIRN_NOMEM(err));
-        goto out;
-    }
-    TRY(cairn_plain_open(&h.plain, w, &x->k, err));
-    h.p = &p;
+    TRY(cairn_plain_open(&h.plain, &t->policy, &x->k, err));
     while (cairn_trainer_fill(t, s, n, &next, &number)) {
-        struct cairn_trace trace = {.k = &x->k, .stores = {&w->weights, w->lora ? &w->adapter_weights : NULL}, .before = before, .after = after, .arg = &p};
-        struct cairn_scores scores;
-
-        picked_free(&p);
-        TRY(picked_make(&p, x, t->micro.rows, err));
-        cairn_trace_begin(&trace);
-        st = cairn_trainer_forward(t, x->temperature, &scores, err);
-        cairn_trace_end(&trace);
-        TRY(st);
+        TRY(cairn_picked_forward(&p, err));
         for (int i = 0; i < t->micro.nseq; i++) {
             TRY(cairn_stage_stopping(err));
-            TRY(sequence_hold(&h, t->micro.member[i], t->micro.start[i], t->micro.member[i]->length - 1, err));
+            h.s = t->micro.member[i];
+            h.first = t->micro.start[i];
+            h.n = h.s->length - 1;
+            TRY(sequence_hold(&h, err));
         }
     }
     if (json_object_set_new(report, "blocks", json_pack("{s:I, s:f}", "held", (json_int_t)h.blocks, "worst", h.worst)))
         TRY(CAIRN_NOMEM(err));
 out:
-    picked_free(&p);
+    cairn_picked_free(&p);
     cairn_plain_close(h.plain);
     return st;
 }

@@ -1,8 +1,8 @@
 /* blocks.h - the run's forward, block by block, against the plain model (plain.h).
  *
- * Under a trace the residual stream is picked up where the model's norms read it, the choices where the indexer and the router write them,
- * and the log-probabilities at the end. Then every block of every sequence is made again by the plain model, from the residual stream that the
- * run's own block was given.
+ * Under a trace what goes into and comes out of each block is picked up, with the choices that were made in it, and the log-probabilities at the
+ * end (picked.h). Then every block of every sequence is made again by the plain model, from what the run's own block was given. With
+ * hyper-connections their weights, what they mix and what they give back are held as well.
  */
 #ifndef CAIRN_TOOLS_CHECK_BLOCKS_H
 #define CAIRN_TOOLS_CHECK_BLOCKS_H

@@ -1,8 +1,8 @@
 /* plain.h - the model once more, in double precision, from its published weights and its configuration alone.
  *
- * Naive loops over one sequence; attention expanded (keys and values of every head, no absorption), adapters merged into their matrices,
- * nothing shared with runtime/model or kernels but the reading of weights. It is slow and reads like the formulas (spec of the
- * architecture, sections 2 to 10; GLM-5 of arXiv:2602.15763, DeepSeek-V3.2). The gate holds each block of the run's own forward against it, fed with
+ * Naive loops over one sequence; attention expanded (keys and values of every head, no absorption), linear attention as a recurrence, adapters
+ * merged into their matrices, nothing shared with runtime/model or kernels but the reading of weights. It is slow and reads like the formulas
+ * (specs of the two architectures; GLM-5 of arXiv:2602.15763, DeepSeek-V3.2; arXiv:2510.26692, arXiv:2512.24880). The gate holds each block of the run's own forward against it, fed with
  * what that block was really given, so that an error neither grows nor hides.
  */
 #ifndef CAIRN_TOOLS_CHECK_PLAIN_H
@@ -12,9 +12,7 @@
 
 struct cairn_plain;
 
-/* 1: the architecture is one that it knows. */
-int cairn_plain_knows(const struct cairn_model_config *c);
-/* Borrows the policy, whose weights are fetched as they are needed. CAIRN_EUSAGE for an architecture that it does not know. */
+/* Borrows the policy, whose weights are fetched as they are needed. */
 enum cairn_status cairn_plain_open(struct cairn_plain **out, const struct cairn_policy *p, struct cairn_compute *k, struct cairn_error *err);
 void cairn_plain_close(struct cairn_plain *p);
 
@@ -27,6 +25,16 @@ enum cairn_status cairn_plain_embed(struct cairn_plain *p, const int32_t *id, in
  * writes there what it would choose, `given` (or NULL) are the choices to attend with instead. */
 enum cairn_status cairn_plain_attention(struct cairn_plain *p, int layer, const double *x, int64_t n, uint8_t *choice, const uint8_t *given, double *out,
                                         struct cairn_error *err);
+/* How a run's own rows hold what lies between two of its ops; EXACT: doubles. */
+enum cairn_plain_rounding { CAIRN_PLAIN_EXACT, CAIRN_PLAIN_F32, CAIRN_PLAIN_BF16 };
+/* What linear attention of a layer makes of x (n, D), positions from 0. Its last norm divides by what may be nearly nothing; how far a run may
+ * be off is measured, by the same with the run's own roundings in between. */
+enum cairn_status cairn_plain_kda(struct cairn_plain *p, int layer, const double *x, int64_t n, enum cairn_plain_rounding to, double *out,
+                                  struct cairn_error *err);
+/* Of the streams x (n, J*D) before the attention (site 0) or the MLP (1) of a layer: the weights mix (n, J*(J+2)) = into the block | out of it |
+ * among the streams, [from][to], and the block's input in (n, D). */
+enum cairn_status cairn_plain_hyper(struct cairn_plain *p, int layer, int site, const double *x, int64_t n, double *mix, double *in,
+                                    struct cairn_error *err);
 /* What the MLP or the experts add. experts (n, E) of 0 and 1: written, what the router would choose; given: take these. Dense layers
  * leave both alone. */
 enum cairn_status cairn_plain_mlp(struct cairn_plain *p, int layer, const double *x, int64_t n, uint8_t *experts, const uint8_t *given, double *out,

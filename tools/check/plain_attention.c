@@ -1,0 +1,225 @@
+/* plain_attention.c - sparse attention and its indexers, of the plain model (plain.h). */
+#include "tools/check/plain_impl.h"
+
+/* All of one attention block for n rows. */
+struct attention {
+    struct cairn_plain_matrix norm, q_a, q_norm, q_b, kv_a, kv_norm, kv_b, o;    /* weights */
+    struct cairn_plain_matrix wq, wk, k_gain, k_bias, wp;                         /* of the indexer */
+    struct cairn_plain_matrix ape, gate;                                          /* where its keys are pools of tokens */
+    double *h, *raw, *lat, *q, *kv, *c, *k, *mix, *iq, *ik, *iw, *score, *ig;
+    uint8_t *pool;
+};
+
+static enum cairn_status attention_weights(struct cairn_plain *p, struct attention *a, int layer, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_plain_layer_matrix(p, &a->norm, layer, "input_layernorm.weight", err));
+    TRY(cairn_plain_layer_matrix(p, &a->q_a, layer, "self_attn.q_a_proj.weight", err));
+    TRY(cairn_plain_layer_matrix(p, &a->q_norm, layer, "self_attn.q_a_layernorm.weight", err));
+    TRY(cairn_plain_layer_matrix(p, &a->q_b, layer, "self_attn.q_b_proj.weight", err));
+    TRY(cairn_plain_layer_matrix(p, &a->kv_a, layer, "self_attn.kv_a_proj_with_mqa.weight", err));
+    TRY(cairn_plain_layer_matrix(p, &a->kv_norm, layer, "self_attn.kv_a_layernorm.weight", err));
+    TRY(cairn_plain_layer_matrix(p, &a->kv_b, layer, "self_attn.kv_b_proj.weight", err));
+    TRY(cairn_plain_layer_matrix(p, &a->o, layer, "self_attn.o_proj.weight", err));
+    if (!p->c->indexer[layer])
+        return CAIRN_OK;
+    TRY(cairn_plain_layer_matrix(p, &a->wq, layer, "self_attn.indexer.wq_b.weight", err));
+    TRY(cairn_plain_layer_matrix(p, &a->wk, layer, "self_attn.indexer.wk.weight", err));
+    TRY(cairn_plain_layer_matrix(p, &a->k_gain, layer, "self_attn.indexer.k_norm.weight", err));
+    TRY(cairn_plain_layer_matrix(p, &a->k_bias, layer, "self_attn.indexer.k_norm.bias", err));
+    TRY(cairn_plain_layer_matrix(p, &a->wp, layer, "self_attn.indexer.weights_proj.weight", err));
+    if (p->c->arch != CAIRN_ARCH_GLM5_NEXT)
+        return CAIRN_OK;
+    TRY(cairn_plain_layer_matrix(p, &a->ape, layer, "self_attn.indexer.index_kpool_compress_ape", err));
+    TRY(cairn_plain_layer_matrix(p, &a->gate, layer, "self_attn.indexer.index_kpool_compress_gate", err));
+out:
+    return st;
+}
+
+static void attention_free(struct attention *a)
+{
+    struct cairn_plain_matrix *const m[] = {&a->norm, &a->q_a,    &a->q_norm, &a->q_b, &a->kv_a, &a->kv_norm, &a->kv_b, &a->o,
+                                            &a->wq,   &a->wk,     &a->k_gain, &a->k_bias, &a->wp, &a->ape,     &a->gate};
+    double *const d[] = {a->h, a->raw, a->lat, a->q, a->kv, a->c, a->k, a->mix, a->iq, a->ik, a->iw, a->score, a->ig};
+
+    for (size_t i = 0; i < sizeof m / sizeof *m; i++)
+        free(m[i]->w);
+    for (size_t i = 0; i < sizeof d / sizeof *d; i++)
+        free(d[i]);
+    free(a->pool);
+}
+
+static enum cairn_status attention_room(const struct cairn_model_config *c, struct attention *a, int64_t n, struct cairn_error *err)
+{
+    int64_t H = c->heads, d = c->nope + c->rope;
+
+    a->h = room(n, c->width);
+    a->raw = room(1, c->q_rank);
+    a->lat = room(n, c->q_rank);
+    a->q = room(n, H * d);
+    a->kv = room(n, c->kv_rank + c->rope);
+    a->c = room(n, c->kv_rank);
+    a->k = room(n, H * (c->nope + c->v_dim));
+    a->mix = room(H, c->v_dim);
+    a->iq = room(n, c->index_heads * c->index_dim);
+    a->ik = room(n, c->index_dim);
+    a->iw = room(n, c->index_heads);
+    a->score = room(n, 1);
+    a->ig = room(n, c->index_dim);
+    a->pool = calloc((size_t)n + 1, 1);
+    return a->ig && a->pool && a->h && a->raw && a->lat && a->q && a->kv && a->c && a->k && a->mix && a->iq && a->ik && a->iw && a->score ? CAIRN_OK : CAIRN_NOMEM(err);
+}
+
+/* Queries, latents, keys and values of every row, rotated. */
+static void project(const struct cairn_model_config *c, struct attention *a, const double *x, int64_t n)
+{
+    int64_t d = c->nope + c->rope;
+
+    for (int64_t t = 0; t < n; t++) {
+        double *q = a->q + t * c->heads * d, *kv = a->kv + t * (c->kv_rank + c->rope);
+
+        rms_norm(x + t * c->width, a->norm.w, c->width, (double)c->norm_eps, a->h + t * c->width);
+        apply(&a->q_a, 0, a->h + t * c->width, a->raw);
+        rms_norm(a->raw, a->q_norm.w, c->q_rank, (double)c->latent_norm_eps, a->lat + t * c->q_rank);
+        apply(&a->q_b, 0, a->lat + t * c->q_rank, q);
+        for (int64_t h = 0; h < c->heads; h++)
+            rotate(q + h * d + c->nope, c->rope, t, (double)c->rope_theta);
+        apply(&a->kv_a, 0, a->h + t * c->width, kv);
+        rms_norm(kv, a->kv_norm.w, c->kv_rank, (double)c->latent_norm_eps, a->c + t * c->kv_rank);
+        rotate(kv + c->kv_rank, c->rope, t, (double)c->rope_theta);
+        apply(&a->kv_b, 0, a->c + t * c->kv_rank, a->k + t * c->heads * (c->nope + c->v_dim)); /* per head: nope keys, then values */
+    }
+}
+
+static void index_project(const struct cairn_model_config *c, struct attention *a, int64_t n)
+{
+    int64_t d = c->index_dim;
+
+    for (int64_t t = 0; t < n; t++) {
+        double *q = a->iq + t * c->index_heads * d, *k = a->ik + t * d, *w = a->iw + t * c->index_heads;
+
+        apply(&a->wq, 0, a->lat + t * c->q_rank, q);
+        apply(&a->wk, 0, a->h + t * c->width, k);
+        layer_norm(k, a->k_gain.w, a->k_bias.w, d, 1e-6);
+        for (int64_t h = 0; h < c->index_heads; h++)
+            rotate(q + h * d, c->rope, t, (double)c->rope_theta);
+        rotate(k, c->rope, t, (double)c->rope_theta);
+        apply(&a->wp, 0, a->h + t * c->width, w);
+    }
+}
+
+static void index_choose(const struct cairn_model_config *c, struct attention *a, int64_t n, uint8_t *choice)
+{
+    int64_t d = c->index_dim;
+
+    for (int64_t t = 0; t < n; t++) {
+        for (int64_t s = 0; s <= t; s++) {
+            a->score[s] = 0;
+            for (int64_t h = 0; h < c->index_heads; h++)
+                a->score[s] += a->iw[t * c->index_heads + h] / sqrt((double)c->index_heads) *
+                               fmax(0, dot(a->iq + (t * c->index_heads + h) * d, a->ik + s * d, d) / sqrt((double)d));
+        }
+        memset(choice + t * n, 0, (size_t)n);
+        choose(a->score, NULL, t + 1, c->index_topk, choice + t * n);
+    }
+}
+
+/* Keys of whole pools take the places of their first tokens' number: pool p of m tokens is row p of a->ik. By channel, a softmax over the
+ * pool's tokens of gate + ape weights their keys. */
+static void pools_make(const struct cairn_model_config *c, struct attention *a, int64_t n)
+{
+    int64_t d = c->index_dim, m = c->index_pool;
+
+    for (int64_t t = 0; t < n; t++)
+        apply(&a->gate, 0, a->h + t * c->width, a->ig + t * d);
+    for (int64_t p = 0; (p + 1) * m <= n; p++)
+        for (int64_t i = 0; i < d; i++) {
+            double sum = 0, key = 0;
+
+            for (int64_t r = 0; r < m; r++) {
+                double e = exp(a->ig[(p * m + r) * d + i] + a->ape.w[r * d + i]);
+
+                sum += e;
+                key += e * a->ik[(p * m + r) * d + i];
+            }
+            a->ik[p * d + i] = key / sum;
+        }
+}
+
+/* Whole pools up to a row's own token, the best of them with all their tokens, and the tokens behind the last whole one. */
+static void pools_choose(const struct cairn_model_config *c, struct attention *a, int64_t n, uint8_t *choice)
+{
+    int64_t d = c->index_dim, m = c->index_pool;
+
+    pools_make(c, a, n);
+    memset(choice, 0, (size_t)(n * n));
+    for (int64_t t = 0; t < n; t++) {
+        int64_t pools = (t + 1) / m;
+
+        for (int64_t p = 0; p < pools; p++) {
+            a->score[p] = 0;
+            for (int64_t h = 0; h < c->index_heads; h++)
+                a->score[p] += a->iw[t * c->index_heads + h] / sqrt((double)c->index_heads) *
+                               fmax(0, dot(a->iq + (t * c->index_heads + h) * d, a->ik + p * d, d) / sqrt((double)d));
+        }
+        choose(a->score, NULL, pools, c->index_topk / m, a->pool);
+        for (int64_t s = 0; s <= t; s++)
+            choice[t * n + s] = s / m < pools ? a->pool[s / m] : 1;
+    }
+}
+
+static void attend(const struct cairn_model_config *c, struct attention *a, int64_t t, int64_t n, const uint8_t *sees)
+{
+    int64_t d = c->nope + c->rope, w = c->nope + c->v_dim;
+    double scale = 1 / sqrt((double)d);
+
+    for (int64_t h = 0; h < c->heads; h++) {
+        const double *q = a->q + (t * c->heads + h) * d;
+        double *o = a->mix + h * c->v_dim, most = -INFINITY, sum = 0;
+
+        for (int64_t s = 0; s < n; s++)
+            if (sees[s]) {
+                a->score[s] = scale * (dot(q, a->k + (s * c->heads + h) * w, c->nope) +
+                                       dot(q + c->nope, a->kv + s * (c->kv_rank + c->rope) + c->kv_rank, c->rope));
+                most = fmax(most, a->score[s]);
+            }
+        memset(o, 0, (size_t)c->v_dim * sizeof *o);
+        for (int64_t s = 0; s < n; s++)
+            if (sees[s]) {
+                double e = exp(a->score[s] - most);
+
+                sum += e;
+                for (int64_t i = 0; i < c->v_dim; i++)
+                    o[i] += e * a->k[(s * c->heads + h) * w + c->nope + i];
+            }
+        for (int64_t i = 0; i < c->v_dim; i++)
+            o[i] /= sum;
+    }
+}
+
+enum cairn_status cairn_plain_attention(struct cairn_plain *p, int layer, const double *x, int64_t n, uint8_t *choice, const uint8_t *given, double *out,
+                                        struct cairn_error *err)
+{
+    const struct cairn_model_config *c = p->c;
+    struct attention a = {0};
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(attention_weights(p, &a, layer, err));
+    TRY(attention_room(c, &a, n, err));
+    project(c, &a, x, n);
+    if (c->indexer[layer]) {
+        index_project(c, &a, n);
+        if (c->arch == CAIRN_ARCH_GLM5_NEXT)
+            pools_choose(c, &a, n, choice);
+        else
+            index_choose(c, &a, n, choice);
+    }
+    for (int64_t t = 0; t < n; t++) {
+        attend(c, &a, t, n, (given ? given : choice) + t * n);
+        apply(&a.o, 0, a.mix, out + t * c->width);
+    }
+out:
+    attention_free(&a);
+    return st;
+}

@@ -1,0 +1,153 @@
+/* plain_mlp.c - MLP, router and experts of the plain model (plain.h). */
+#include <stdio.h>
+
+#include "tools/check/plain_impl.h"
+
+struct swiglu {
+    struct cairn_plain_matrix gate, up, down;
+};
+
+static enum cairn_status swiglu_get(struct cairn_plain *p, struct swiglu *s, int layer, const char *prefix, struct cairn_error *err)
+{
+    char leaf[100];
+    enum cairn_status st = CAIRN_OK;
+
+    snprintf(leaf, sizeof leaf, "%sgate_proj.weight", prefix);
+    TRY(cairn_plain_layer_matrix(p, &s->gate, layer, leaf, err));
+    snprintf(leaf, sizeof leaf, "%sup_proj.weight", prefix);
+    TRY(cairn_plain_layer_matrix(p, &s->up, layer, leaf, err));
+    snprintf(leaf, sizeof leaf, "%sdown_proj.weight", prefix);
+    TRY(cairn_plain_layer_matrix(p, &s->down, layer, leaf, err));
+out:
+    return st;
+}
+
+static void swiglu_free(struct swiglu *s)
+{
+    free(s->gate.w);
+    free(s->up.w);
+    free(s->down.w);
+}
+
+/* y += f * down(silu(gate x) * up x), of expert e; tmp holds 3 * the wider of both. limit > 0: gate is cut off above it, up on both sides. */
+static void swiglu_add(const struct swiglu *s, double limit, int64_t e, const double *x, double f, double *tmp, double *y)
+{
+    double *a = tmp, *u = tmp + s->gate.rows, *o = u + s->gate.rows;
+
+    apply(&s->gate, e, x, a);
+    apply(&s->up, e, x, u);
+    for (int64_t i = 0; i < s->gate.rows; i++) {
+        if (limit > 0) {
+            a[i] = fmin(a[i], limit);
+            u[i] = fmax(-limit, fmin(u[i], limit));
+        }
+        a[i] = silu(a[i]) * u[i];
+    }
+    apply(&s->down, e, a, o);
+    for (int64_t i = 0; i < s->down.rows; i++)
+        y[i] += f * o[i];
+}
+
+/* Which experts row x would take: by sigmoid + bias, inside the best groups. */
+static void route(const struct cairn_model_config *c, const double *prob, const double *bias, uint8_t *out)
+{
+    uint8_t groups[CAIRN_MAX_LAYERS], allowed[65536];
+    double by[65536], group[CAIRN_MAX_LAYERS];
+    int per = c->n_group > 1 ? c->experts / c->n_group : c->experts;
+
+    for (int e = 0; e < c->experts; e++)
+        by[e] = prob[e] + bias[e];
+    memset(allowed, 1, sizeof allowed);
+    if (c->n_group > 1) {
+        for (int g = 0; g < c->n_group; g++) {
+            double first = -INFINITY, second = -INFINITY;
+
+            for (int e = g * per; e < (g + 1) * per; e++) {
+                if (by[e] > first) {
+                    second = first;
+                    first = by[e];
+                } else if (by[e] > second) {
+                    second = by[e];
+                }
+            }
+            group[g] = first + second;
+        }
+        choose(group, NULL, c->n_group, c->topk_group, groups);
+        for (int e = 0; e < c->experts; e++)
+            allowed[e] = groups[e / per];
+    }
+    choose(by, allowed, c->experts, c->experts_per_token, out);
+}
+
+static enum cairn_status experts_add(struct cairn_plain *p, int layer, const double *h, int64_t n, uint8_t *experts, const uint8_t *given, double *tmp,
+                                     double *out, struct cairn_error *err)
+{
+    const struct cairn_model_config *c = p->c;
+    struct cairn_plain_matrix gate = {0}, bias = {0};
+    struct swiglu routed = {0}, shared = {0};
+    double *prob = room(c->experts, 1);
+    enum cairn_status st = CAIRN_OK;
+
+    if (!prob)
+        return CAIRN_NOMEM(err);
+    TRY(cairn_plain_layer_matrix(p, &gate, layer, "mlp.gate.weight", err));
+    TRY(cairn_plain_layer_matrix(p, &bias, layer, "mlp.gate.e_score_correction_bias", err));
+    TRY(swiglu_get(p, &routed, layer, "mlp.experts.", err));
+    if (c->shared_experts > 0)
+        TRY(swiglu_get(p, &shared, layer, "mlp.shared_experts.", err));
+    for (int64_t t = 0; t < n; t++) {
+        const double *x = h + t * c->width;
+        const uint8_t *take = given ? given + t * c->experts : experts + t * c->experts;
+        double sum = 0;
+
+        apply(&gate, 0, x, prob);
+        for (int e = 0; e < c->experts; e++)
+            prob[e] = 1 / (1 + exp(-prob[e]));
+        route(c, prob, bias.w, experts + t * c->experts);
+        for (int e = 0; e < c->experts; e++)
+            sum += take[e] ? prob[e] : 0;
+        for (int e = 0; e < c->experts; e++)
+            if (take[e])
+                swiglu_add(&routed, (double)c->swiglu_limit, e, x, prob[e] / (c->norm_topk ? sum + 1e-20 : 1) * (double)c->routed_scale, tmp, out + t * c->width);
+        if (c->shared_experts > 0)
+            swiglu_add(&shared, (double)c->swiglu_limit, 0, x, 1, tmp, out + t * c->width);
+    }
+out:
+    free(gate.w);
+    free(bias.w);
+    free(prob);
+    swiglu_free(&routed);
+    swiglu_free(&shared);
+    return st;
+}
+
+enum cairn_status cairn_plain_mlp(struct cairn_plain *p, int layer, const double *x, int64_t n, uint8_t *experts, const uint8_t *given, double *out,
+                                  struct cairn_error *err)
+{
+    const struct cairn_model_config *c = p->c;
+    int64_t shared = c->shared_experts * c->expert_width, width = c->dense_width > c->expert_width ? c->dense_width : c->expert_width;
+    double *h = room(n, c->width), *tmp = room(3, (width > shared ? width : shared) + c->width);
+    struct cairn_plain_matrix norm = {0};
+    struct swiglu dense = {0};
+    enum cairn_status st = CAIRN_OK;
+
+    if (!h || !tmp)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_plain_layer_matrix(p, &norm, layer, "post_attention_layernorm.weight", err));
+    for (int64_t t = 0; t < n; t++)
+        rms_norm(x + t * c->width, norm.w, c->width, (double)c->norm_eps, h + t * c->width);
+    memset(out, 0, (size_t)(n * c->width) * sizeof *out);
+    if (!c->dense[layer]) {
+        TRY(experts_add(p, layer, h, n, experts, given, tmp, out, err));
+        goto out;
+    }
+    TRY(swiglu_get(p, &dense, layer, "mlp.", err));
+    for (int64_t t = 0; t < n; t++)
+        swiglu_add(&dense, (double)c->swiglu_limit, 0, h + t * c->width, 1, tmp, out + t * c->width);
+out:
+    free(h);
+    free(tmp);
+    free(norm.w);
+    swiglu_free(&dense);
+    return st;
+}
