@@ -1,6 +1,8 @@
-/* inspect_rollout.c - one rollout for people (inspect.h): prompt, response, why it ended, its log-probability, and what its score says. */
+/* inspect_rollout.c - one rollout for people (inspect.h): prompt, response, why it ended, its log-probability, and what its score
+ * says. */
 #include "tools/inspect.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +12,7 @@
 #include "ckpt/reader.h"
 #include "grade/grade.h"
 #include "stages/common/rollouts.h"
+#include "stages/common/prompts.h"
 #include "stages/common/scores.h"
 #include "text/tokenizer.h"
 
@@ -19,6 +22,9 @@ struct view {
     int scored;
     struct cairn_tokenizer *tokenizer;
     struct cairn_str prompt, response;
+    struct cairn_prompts *files; /* in a run: for the gold answer */
+    int nfiles;
+    const struct cairn_prompt *row; /* or NULL */
 };
 
 /* The score beside a rollout artefact, where it is committed and of these very rollouts. */
@@ -62,10 +68,53 @@ static enum cairn_status text_make(struct view *v, const char *root, int64_t k, 
     TRY(cairn_run_outside(run, "model.tokenizer", &path, err));
     TRY(cairn_tokenizer_load(&v->tokenizer, path, err));
     TRY(cairn_tokenizer_decode(v->tokenizer, tokens, v->r.prompt_length[k], NULL, &v->prompt, err));
-    TRY(cairn_tokenizer_decode(v->tokenizer, tokens + v->r.prompt_length[k], cairn_rollout_length(&v->r, k), NULL, &v->response, err));
+    TRY(cairn_tokenizer_decode(v->tokenizer, tokens + v->r.prompt_length[k], cairn_rollout_length(&v->r, k), NULL, &v->response,
+                               err));
 out:
     cairn_run_close(run);
     free(path);
+    return st;
+}
+
+/* The link of a rollout artefact below the run: step/SSSSSS/rollout or eval/SSSSSS/NAME/rollout. 0: it is none of those. */
+static int link_of(const char *dir, const char *root, char name[160], struct cairn_link *l)
+{
+    size_t n = strlen(root);
+    const char *at = strncmp(dir, root, n) ? NULL : dir + n;
+    long long step;
+
+    while (at && *at == '/')
+        at++;
+    *l = (struct cairn_link){0, CAIRN_STAGE_ROLLOUT, NULL};
+    if (at && sscanf(at, "step/%lld/rollout", &step) == 1) {
+        l->step = step;
+        return 1;
+    }
+    if (!at || sscanf(at, "eval/%lld/%159[^/]/rollout", &step, name) != 2)
+        return 0;
+    l->step = step;
+    l->eval = name;
+    return 1;
+}
+
+/* The row that rollout k answers, of the run's own prompt files. */
+static enum cairn_status row_find(struct view *v, const char *dir, const char *root, int64_t k, struct cairn_error *err)
+{
+    char name[160], *real = realpath(dir, NULL), *top = root ? realpath(root, NULL) : NULL;
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_run *run = NULL;
+    struct cairn_link l;
+
+    if (!real || !top || !link_of(real, top, name, &l))
+        goto out;
+    TRY(cairn_run_open(&run, top, err));
+    cairn_run_at(run, l.step);
+    TRY(cairn_prompts_of(run, &l, &v->files, &v->nfiles, err));
+    v->row = cairn_prompts_find(v->files, v->nfiles, v->r.prompt_id[k]);
+out:
+    cairn_run_close(run);
+    free(real);
+    free(top);
     return st;
 }
 
@@ -83,15 +132,32 @@ static void page_put(struct cairn_str *out, const struct view *v, int64_t k)
     const struct cairn_rollouts *r = &v->r;
     int64_t n = cairn_rollout_length(r, k);
 
-    cairn_str_printf(out, "rollout %lld of %lld: group %d, sample %d, prompt %lld of file %lld, %d + %lld tokens, ended by %s%s\n", (long long)k,
-                     (long long)r->n, r->group[k], r->sample[k], (long long)(r->prompt_id[k] & 0xffffffff), (long long)(r->prompt_id[k] >> 32),
-                     r->prompt_length[k], (long long)n, cairn_finish_name(r->finish[k]), r->used[k] ? "" : ", unused");
+    cairn_str_printf(out, "rollout %lld of %lld: group %d, sample %d, prompt %lld of file %lld, %d + %lld tokens, ended by %s%s\n",
+                     (long long)k, (long long)r->n, r->group[k], r->sample[k], (long long)(r->prompt_id[k] & 0xffffffff),
+                     (long long)(r->prompt_id[k] >> 32), r->prompt_length[k], (long long)n, cairn_finish_name(r->finish[k]),
+                     r->used[k] ? "" : ", unused");
+    if (cairn_rollout_is_carried(r, k))
+        cairn_str_printf(out, "carried: the step before sampled it, as group %d of its list, by its policy\n", r->carried[k]);
+    if (r->status && r->status[k] != CAIRN_VERDICT_OK)
+        cairn_str_printf(out, "when it was chosen: %s, no verdict (%s)\n", r->verdict[k] == 1 ? "right" : "wrong",
+                         cairn_verdict_status_name((enum cairn_verdict_status)r->status[k]));
+    if (v->row) {
+        cairn_str_printf(out, "id %s, gold answer \"", v->row->id);
+        cairn_str_add(out, v->row->answer, v->row->answer_bytes);
+        cairn_str_puts(out, "\"\n");
+    }
     if (r->logprobs && n > 0)
         cairn_str_printf(out, "log-probability %.6g in all, %.6g a token\n", logprob_sum(v, k), logprob_sum(v, k) / (double)n);
     if (v->scored)
-        cairn_str_printf(out, "%s (%s), answer \"%s\": reward %g, penalty %g, advantage %g%s\n", v->s.verdict[k] ? "right" : "wrong",
-                         cairn_verdict_status_name((enum cairn_verdict_status)v->s.status[k]), v->s.extracted[k] ? v->s.extracted[k] : "",
-                         (double)v->s.reward[k], (double)v->s.penalty[k], (double)v->s.advantage[k], v->s.mask[k] ? "" : ", not in the loss");
+        cairn_str_printf(out, "%s (%s), answer \"%s\": reward %g, penalty %g, advantage %g%s\n",
+                         v->s.verdict[k] ? "right" : "wrong", cairn_verdict_status_name((enum cairn_verdict_status)v->s.status[k]),
+                         v->s.extracted[k] ? v->s.extracted[k] : "", (double)v->s.reward[k], (double)v->s.penalty[k],
+                         (double)v->s.advantage[k], v->s.mask[k] ? "" : ", not in the loss");
+    if (!v->tokenizer && r->text) {
+        cairn_str_puts(out, "--- response, as it was stored\n");
+        cairn_str_add(out, r->text + r->text_offsets[k], (size_t)(r->text_offsets[k + 1] - r->text_offsets[k]));
+        cairn_str_puts(out, "\n---\n");
+    }
     if (v->tokenizer) {
         cairn_str_puts(out, "--- prompt\n");
         cairn_str_add(out, cairn_str_z(&v->prompt), v->prompt.len);
@@ -113,9 +179,22 @@ static json_t *page_json(const struct view *v, int64_t k)
 
     for (int64_t i = r->offsets[k]; ids && i < r->offsets[k + 1]; i++)
         json_array_append_new(ids, json_integer(r->tokens[i]));
-    o = json_pack("{s:I, s:i, s:i, s:I, s:i, s:I, s:s, s:b, s:o}", "rollout", (json_int_t)k, "group", r->group[k], "sample", r->sample[k],
-                  "prompt_id", (json_int_t)r->prompt_id[k], "prompt_tokens", r->prompt_length[k], "response_tokens",
-                  (json_int_t)cairn_rollout_length(r, k), "finish", cairn_finish_name(r->finish[k]), "used", (int)r->used[k], "ids", ids);
+    o = json_pack("{s:I, s:i, s:i, s:I, s:i, s:I, s:s, s:b, s:o}", "rollout", (json_int_t)k, "group", r->group[k], "sample",
+                  r->sample[k], "prompt_id", (json_int_t)r->prompt_id[k], "prompt_tokens", r->prompt_length[k], "response_tokens",
+                  (json_int_t)cairn_rollout_length(r, k), "finish", cairn_finish_name(r->finish[k]), "used", (int)r->used[k], "ids",
+                  ids);
+    if (o && v->row) {
+        json_object_set_new(o, "id", cairn_json_text(v->row->id, strlen(v->row->id)));
+        json_object_set_new(o, "gold", cairn_json_text(v->row->answer, v->row->answer_bytes));
+    }
+    if (o && cairn_rollout_is_carried(r, k))
+        json_object_set_new(o, "carried_from_group", json_integer(r->carried[k]));
+    if (o && r->status)
+        json_object_set_new(o, "chosen_by",
+                            json_pack("{s:i, s:s}", "verdict", (int)r->verdict[k], "status",
+                                      cairn_verdict_status_name((enum cairn_verdict_status)r->status[k])));
+    if (o && r->experts)
+        json_object_set_new(o, "experts_per_token", json_integer(r->expert_row));
     if (o && r->logprobs) {
         json_t *list = json_array();
 
@@ -124,10 +203,11 @@ static json_t *page_json(const struct view *v, int64_t k)
         json_object_set_new(o, "logprobs", list);
     }
     if (o && v->scored)
-        json_object_set_new(o, "score", json_pack("{s:b, s:s, s:s, s:f, s:f, s:f, s:b}", "verdict", (int)v->s.verdict[k], "status",
-                                                  cairn_verdict_status_name((enum cairn_verdict_status)v->s.status[k]), "extracted",
-                                                  v->s.extracted[k] ? v->s.extracted[k] : "", "reward", (double)v->s.reward[k], "penalty",
-                                                  (double)v->s.penalty[k], "advantage", (double)v->s.advantage[k], "mask", (int)v->s.mask[k]));
+        json_object_set_new(o, "score",
+                            json_pack("{s:b, s:s, s:s, s:f, s:f, s:f, s:b}", "verdict", (int)v->s.verdict[k], "status",
+                                      cairn_verdict_status_name((enum cairn_verdict_status)v->s.status[k]), "extracted",
+                                      v->s.extracted[k] ? v->s.extracted[k] : "", "reward", (double)v->s.reward[k], "penalty",
+                                      (double)v->s.penalty[k], "advantage", (double)v->s.advantage[k], "mask", (int)v->s.mask[k]));
     if (o && v->tokenizer) {
         json_object_set_new(o, "prompt", cairn_json_text(cairn_str_z(&v->prompt), v->prompt.len));
         json_object_set_new(o, "response", cairn_json_text(cairn_str_z(&v->response), v->response.len));
@@ -146,9 +226,11 @@ enum cairn_status cairn_inspect_rollout(const char *dir, const char *root, int64
     TRY(cairn_reader_open(&reader, dir, &expect, err));
     TRY(cairn_rollouts_load(&v.r, reader, err));
     if (k >= v.r.n)
-        TRY(cairn_fail(err, CAIRN_EUSAGE, "%s has %lld rollouts, so their numbers end at %lld", dir, (long long)v.r.n, (long long)(v.r.n - 1)));
+        TRY(cairn_fail(err, CAIRN_EUSAGE, "%s has %lld rollouts, so their numbers end at %lld", dir, (long long)v.r.n,
+                       (long long)(v.r.n - 1)));
     TRY(score_read(&v, dir, reader, err));
     TRY(text_make(&v, root, k, err));
+    TRY(row_find(&v, dir, root, k, err));
     if (out)
         page_put(out, &v, k);
     else
@@ -158,6 +240,7 @@ out:
     cairn_rollouts_free(&v.r);
     cairn_scores_free(&v.s);
     cairn_tokenizer_free(v.tokenizer);
+    cairn_prompts_list_free(v.files, v.nfiles);
     cairn_str_free(&v.prompt);
     cairn_str_free(&v.response);
     return st;

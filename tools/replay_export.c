@@ -2,7 +2,8 @@
  *
  *   {"id", "prompt", "answer", "step", "group", "policy", "responses": [{"sample", "text", "ids", "logprobs", "finish", "used",
  *    "right", "status", "extracted", "reward", "penalty", "advantage"}, ...]}
- * One line a group, in the order of the chain; "set" beside "step" for evaluations. Log-probabilities where they are known
+ * One line a group, in the order of the chain; "set" beside "step" for evaluations; "carried": {"step", "group"} where the step
+ * before sampled it. Log-probabilities where they are known
  * ("logprobs_sampled" where truncation made others), scores where the run has made them; numbers read back to the same bits.
  * Bytes of a text that are no UTF-8 become U+FFFD there; "ids" are exact.
  */
@@ -129,7 +130,9 @@ static enum cairn_status response_put(struct job *j, const struct cairn_stored *
 /* Rollouts [begin, end) of one group, as far as they are meant. */
 static enum cairn_status group_put(struct job *j, const struct cairn_stored *w, int64_t begin, int64_t end, struct cairn_error *err)
 {
-    const char *policy = json_string_value(json_object_get(cairn_reader_manifest(w->reader)->content, "policy"));
+    const json_t *content = cairn_reader_manifest(w->reader)->content, *carried = json_object_get(content, "carried");
+    int old = cairn_rollout_is_carried(&w->r, begin);
+    const char *policy = json_string_value(json_object_get(old ? carried : content, "policy"));
     const struct cairn_prompt *p = cairn_stored_prompt(w, begin);
     struct cairn_str *s = &j->line;
     enum cairn_status st = CAIRN_OK;
@@ -153,6 +156,9 @@ static enum cairn_status group_put(struct job *j, const struct cairn_stored *w, 
     cairn_str_printf(s, ",\"group\":%d", w->r.group[begin]);
     if (policy)
         cairn_str_printf(s, ",\"policy\":\"%s\"", policy);
+    if (old)
+        cairn_str_printf(s, ",\"carried\":{\"step\":%lld,\"group\":%d}",
+                         (long long)json_integer_value(json_object_get(carried, "step")), w->r.carried[begin]);
     cairn_str_puts(s, ",\"responses\":[");
     for (int64_t i = begin; i < end; i++) {
         if (!cairn_stored_takes(w, &j->o->only, i))
@@ -213,7 +219,9 @@ enum cairn_status cairn_replay_export(const struct cairn_replay_opts *o, struct 
     if (!j.temporary) /* its lines are the result */
         goto out;
     if (o->json)
-        TRY(cairn_cli_json(json_pack("{s:s, s:I, s:I}", "file", o->export, "groups", (json_int_t)j.groups, "rollouts", (json_int_t)j.rollouts), err));
+        TRY(cairn_cli_json(
+            json_pack("{s:s, s:I, s:I}", "file", o->export, "groups", (json_int_t)j.groups, "rollouts", (json_int_t)j.rollouts),
+            err));
     else
         printf("%s: %lld rollouts of %lld groups\n", o->export, (long long)j.rollouts, (long long)j.groups);
 out:

@@ -1,8 +1,10 @@
 /* replay_regenerate.c - makes stored rollouts again from the policy that made them, and compares bits (replay.h).
  *
- * A response depends on the policy, the prompt and its key alone, not on what else was sampled: so any share of the rollouts can be made
- * again by itself. What is compared: the prompt's tokens with the prompt file's, the response's tokens, why it ended, and the bits of each
- * log-probability. The share is exact and the choice is Philox's: the same call looks at the same rollouts. Writes nothing.
+ * A response depends on the policy, the prompt and its key alone, not on what else was sampled: so any share of the rollouts can be
+ * made again by itself. What is compared: the prompt's tokens with the prompt file's, the response's tokens, why it ended, and the
+ * bits of each log-probability. The share is exact and the choice is Philox's: the same call looks at the same rollouts. Rollouts
+ * that were carried from the step before (rollout.carry) are made again there; here all of them are held against what that step
+ * has. Writes nothing.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/philox.h"
+#include "ckpt/attempt.h"
 #include "ckpt/retention.h"
 #include "model/policy.h"
 #include "stages/common/prompting.h"
@@ -26,7 +29,7 @@ struct job {
     struct cairn_run *run;
     struct cairn_compute k;
     char *tokenizer;
-    int64_t made, different; /* over all links */
+    int64_t made, different;  /* over all links */
     struct cairn_error first; /* the first difference */
 };
 
@@ -38,9 +41,10 @@ struct work {
     struct cairn_policy policy;
     struct cairn_model model;
     struct cairn_prompting prompting;
-    uint8_t *chosen;          /* (rollouts) */
-    int64_t n;                /* chosen ones */
+    uint8_t *chosen; /* (rollouts) */
+    int64_t n;       /* chosen ones */
     int64_t tokens, different;
+    int64_t carried; /* held against the step before */
     struct cairn_ids ids;
 };
 
@@ -83,7 +87,8 @@ static enum cairn_status choose(struct work *w, struct cairn_error *err)
     for (int64_t i = 0; i < w->in.r.n; i++) {
         uint32_t word[4];
 
-        if (!cairn_stored_takes(&w->in, &w->job->o->only, i) || w->in.r.finish[i] == CAIRN_FINISH_ABORTED)
+        if (!cairn_stored_takes(&w->in, &w->job->o->only, i) || w->in.r.finish[i] == CAIRN_FINISH_ABORTED ||
+            cairn_rollout_is_carried(&w->in.r, i))
             continue;
         cairn_philox(&key, (uint32_t)i, 0, 1, word);
         t[m++] = (struct ticket){word[0], i};
@@ -150,11 +155,12 @@ static void differs(struct work *w, int64_t i, const char *fmt, ...)
     va_end(args);
     w->different++;
     if (!w->job->different++)
-        cairn_fail(&w->job->first, CAIRN_ENUMERIC, "%s: rollout %lld (group %d, sample %d) %s", w->in.name, (long long)i, r->group[i], r->sample[i],
-                   what);
+        cairn_fail(&w->job->first, CAIRN_ENUMERIC, "%s: rollout %lld (group %d, sample %d) %s", w->in.name, (long long)i,
+                   r->group[i], r->sample[i], what);
 }
 
-/* Are the stored prompts of the group [begin, end) what the prompt file and the template say? A rollout whose is not is told, and not made. */
+/* Are the stored prompts of the group [begin, end) what the prompt file and the template say? A rollout whose is not is told, and
+ * not made. */
 static enum cairn_status prompts_check(struct work *w, int64_t begin, int64_t end, struct cairn_error *err)
 {
     const struct cairn_rollouts *r = &w->in.r;
@@ -179,8 +185,8 @@ static enum cairn_status prompts_check(struct work *w, int64_t begin, int64_t en
         if (!there)
             differs(w, i, "is of prompt %lld of file %lld, which does not exist", (long long)row, (long long)file);
         else
-            differs(w, i, "has another prompt than the prompt file: prompt token %lld is %d, not %d", (long long)k, k < n ? stored[k] : -1,
-                    k < w->ids.n ? w->ids.p[k] : -1);
+            differs(w, i, "has another prompt than the prompt file: prompt token %lld is %d, not %d", (long long)k,
+                    k < n ? stored[k] : -1, k < w->ids.n ? w->ids.p[k] : -1);
     }
 out:
     return st;
@@ -210,15 +216,79 @@ static enum cairn_status compare(void *arg, const struct cairn_response *p, stru
         differs(w, i, "has response token %lld = %d (log-probability %.9g); made again it is %d (%.9g)", (long long)k, stored[k],
                 r->logprobs ? (double)r->logprobs[r->response[i] + k] : 0.0, p->tokens[k], (double)p->logprobs[k]);
     else if (n != p->n || r->finish[i] != p->finish)
-        differs(w, i, "has %lld response tokens and ended by %s; made again it has %lld and ends by %s", (long long)n, cairn_finish_name(r->finish[i]),
-                (long long)p->n, cairn_finish_name(p->finish));
+        differs(w, i, "has %lld response tokens and ended by %s; made again it has %lld and ends by %s", (long long)n,
+                cairn_finish_name(r->finish[i]), (long long)p->n, cairn_finish_name(p->finish));
     else if (r->logprobs && !floats_equal(r->logprobs + r->response[i], p->logprobs, n, &k))
-        differs(w, i, "has log-probability %.9g of response token %lld; made again it is %.9g", (double)r->logprobs[r->response[i] + k], (long long)k,
-                (double)p->logprobs[k]);
-    else if (r->logprobs_sampled && p->logprobs_sampled && !floats_equal(r->logprobs_sampled + r->response[i], p->logprobs_sampled, n, &k))
+        differs(w, i, "has log-probability %.9g of response token %lld; made again it is %.9g",
+                (double)r->logprobs[r->response[i] + k], (long long)k, (double)p->logprobs[k]);
+    else if (r->logprobs_sampled && p->logprobs_sampled &&
+             !floats_equal(r->logprobs_sampled + r->response[i], p->logprobs_sampled, n, &k))
         differs(w, i, "has log-probability %.9g of response token %lld over what it was drawn from; made again it is %.9g",
                 (double)r->logprobs_sampled[r->response[i] + k], (long long)k, (double)p->logprobs_sampled[k]);
     return CAIRN_OK;
+}
+
+/* ---- carried -------------------------------------------------------------------------------------------------------- */
+
+/* Rollout j of the step before that is rollout i here, looked for from *at on, as lists ascend; -1: there is none. */
+static int64_t origin_of(const struct cairn_rollouts *r, int64_t i, const struct cairn_rollouts *before, int64_t *at)
+{
+    for (; *at < before->n && before->group[*at] <= r->carried[i]; ++*at)
+        if (before->group[*at] == r->carried[i] && before->sample[*at] == r->sample[i])
+            return *at;
+    return -1;
+}
+
+/* Rollout i, which was carried, against rollout j of the step before. */
+static void carried_compare(struct work *w, int64_t i, const struct cairn_rollouts *b, int64_t j)
+{
+    const struct cairn_rollouts *r = &w->in.r;
+    int64_t n = r->offsets[i + 1] - r->offsets[i], m = cairn_rollout_length(r, i), at;
+
+    if (j < 0)
+        differs(w, i, "was carried from group %d of the step before, which has no such sample", r->carried[i]);
+    else if (b->prompt_id[j] != r->prompt_id[i] || b->offsets[j + 1] - b->offsets[j] != n ||
+             b->prompt_length[j] != r->prompt_length[i] || b->finish[j] != r->finish[i] ||
+             memcmp(b->tokens + b->offsets[j], r->tokens + r->offsets[i], (size_t)n * sizeof *r->tokens))
+        differs(w, i, "was carried from the step before and has other tokens there");
+    else if (r->logprobs && b->logprobs && !floats_equal(r->logprobs + r->response[i], b->logprobs + b->response[j], m, &at))
+        differs(w, i, "was carried from the step before, where response token %lld has log-probability %.9g, not %.9g",
+                (long long)at, (double)b->logprobs[b->response[j] + at], (double)r->logprobs[r->response[i] + at]);
+}
+
+static enum cairn_status carried_check(struct work *w, struct cairn_error *err)
+{
+    const json_t *from = json_object_get(cairn_reader_manifest(w->in.reader)->content, "carried");
+    const struct cairn_link l = {w->in.link.step - 1, CAIRN_STAGE_ROLLOUT, NULL};
+    char *dir = cairn_link_path(w->job->run, &l);
+    struct cairn_rollouts before = {0};
+    struct cairn_reader *reader = NULL;
+    enum cairn_status st = CAIRN_OK;
+    int64_t at = 0;
+
+    if (!dir)
+        TRY(CAIRN_NOMEM(err));
+    if (!from)
+        goto out;
+    if (json_integer_value(json_object_get(from, "step")) != l.step || !cairn_artefact_committed(dir) ||
+        cairn_artefact_collected(dir)) {
+        cairn_warn("%s: what was carried from step %lld is not looked at: that step's rollouts are not in this run", w->in.name,
+                   (long long)json_integer_value(json_object_get(from, "step")));
+        goto out;
+    }
+    TRY(cairn_reader_open(&reader, dir, NULL, err));
+    TRY(cairn_rollouts_load(&before, reader, err));
+    for (int64_t i = 0; i < w->in.r.n; i++) {
+        if (!cairn_rollout_is_carried(&w->in.r, i) || !cairn_stored_takes(&w->in, &w->job->o->only, i))
+            continue;
+        carried_compare(w, i, &before, origin_of(&w->in.r, i, &before, &at));
+        w->carried++;
+    }
+out:
+    cairn_reader_close(reader);
+    cairn_rollouts_free(&before);
+    free(dir);
+    return st;
 }
 
 /* ---- making --------------------------------------------------------------------------------------------------------- */
@@ -289,10 +359,14 @@ out:
 static enum cairn_status tell(const struct work *w, struct cairn_error *err)
 {
     if (w->job->o->json)
-        return cairn_cli_json(json_pack("{s:s, s:I, s:I, s:I, s:I}", "rollouts", w->in.name, "stored", (json_int_t)w->in.r.n, "regenerated",
-                                        (json_int_t)w->n, "tokens", (json_int_t)w->tokens, "different", (json_int_t)w->different),
+        return cairn_cli_json(json_pack("{s:s, s:I, s:I, s:I, s:I, s:I}", "rollouts", w->in.name, "stored", (json_int_t)w->in.r.n,
+                                        "regenerated", (json_int_t)w->n, "carried", (json_int_t)w->carried, "tokens",
+                                        (json_int_t)w->tokens, "different", (json_int_t)w->different),
                               err);
-    printf("%-34s %lld of %lld rollouts made again, %lld tokens: ", w->in.name, (long long)w->n, (long long)w->in.r.n, (long long)w->tokens);
+    printf("%-34s %lld of %lld rollouts made again, %lld tokens: ", w->in.name, (long long)w->n, (long long)w->in.r.n,
+           (long long)w->tokens);
+    if (w->carried)
+        printf("%lld carried ones held against the step before: ", (long long)w->carried);
     if (w->different)
         printf("%lld differ\n", (long long)w->different);
     else
@@ -312,19 +386,24 @@ static enum cairn_status link_regenerate(struct job *j, const struct cairn_link 
     TRY(cairn_stored_fits(&w.in, &j->o->only, err));
     TRY(cairn_rollout_how(&w.how, j->run->recipe, l, err));
     TRY(choose(&w, err));
-    if (!w.n)
+    TRY(carried_check(&w, err));
+    if (!w.n) {
+        if (w.carried)
+            TRY(tell(&w, err));
+        j->made += w.carried;
         goto out;
+    }
     TRY(policy_open(&w, &there, err));
     if (!there)
         goto out;
     numerics = cairn_reader_manifest(w.in.reader)->numerics;
     if (strcmp(numerics, j->k.numerics))
-        cairn_warn("%s was computed as \"%s\", this process computes as \"%s\": bits may differ and nothing be wrong", w.in.name, numerics,
-                   j->k.numerics);
+        cairn_warn("%s was computed as \"%s\", this process computes as \"%s\": bits may differ and nothing be wrong", w.in.name,
+                   numerics, j->k.numerics);
     TRY(cairn_prompting_open(&w.prompting, j->run->recipe, j->tokenizer, &w.policy.config, err));
     TRY(all_make(&w, err));
     TRY(tell(&w, err));
-    j->made += w.n;
+    j->made += w.n + w.carried;
 out:
     work_close(&w);
     return st;

@@ -9,12 +9,9 @@ static const struct {
     int64_t max;
     const char *can; /* "this build ..." */
 } numbers[] = {
-    {"rollout.parallel.tp", 1, "samples with tp 1 only"},
-    {"rollout.parallel.ep", 1, "samples with ep 1 only"},
-    {"train.parallel.tp", 1, "trains with tp 1 only"},
-    {"train.parallel.pp", 1, "trains with pp 1 only"},
-    {"train.parallel.cp", 1, "trains with cp 1 only"},
-    {"train.parallel.ep", 1, "trains with ep 1 only"},
+    {"rollout.parallel.tp", 1, "samples with tp 1 only"}, {"rollout.parallel.ep", 1, "samples with ep 1 only"},
+    {"train.parallel.tp", 1, "trains with tp 1 only"},    {"train.parallel.pp", 1, "trains with pp 1 only"},
+    {"train.parallel.cp", 1, "trains with cp 1 only"},    {"train.parallel.ep", 1, "trains with ep 1 only"},
 };
 
 static const struct {
@@ -41,10 +38,8 @@ enum cairn_status cairn_recipe_limits(const struct cairn_recipe *r, struct cairn
     if (!strcmp(cairn_recipe_str(r, "run.mode"), "resident") && cairn_recipe_i64(r, "checkpoint.every") > 1)
         return cairn_recipe_fail(r, "checkpoint.every", err, "%lld: this build commits every step of a resident run, too",
                                  (long long)cairn_recipe_i64(r, "checkpoint.every"));
-    if (cairn_recipe_bool(r, "rollout.carry"))
-        return cairn_recipe_fail(r, "rollout.carry", err, "true: this build draws the prompts of surplus groups again");
-    if (json_array_size(cairn_recipe_list(r, "rollout.store")))
-        return cairn_recipe_fail(r, "rollout.store", err, "%s: this build keeps tokens and log-probabilities only",
-                                 json_string_value(json_array_get(cairn_recipe_list(r, "rollout.store"), 0)));
+    for (size_t i = 0; i < json_array_size(cairn_recipe_list(r, "rollout.store")); i++)
+        if (!strcmp(json_string_value(json_array_get(cairn_recipe_list(r, "rollout.store"), i)), "experts"))
+            return cairn_recipe_fail(r, "rollout.store", err, "experts: this build keeps no choices of routers");
     return CAIRN_OK;
 }

@@ -148,7 +148,7 @@ static const struct cairn_key table[] = {
     BOOL("rollout.carry", SCI, "false",
          "Surplus groups of dynamic sampling are trained in the next step; needs train.correction. false: their prompts are drawn again."),
     {"rollout.store", CAIRN_KEY_WORDS, SCI, 0, "[]", 0, 0, "text|experts", NULL,
-     "Kept beside tokens and log-probabilities: text (the responses), experts (the router's choices)."},
+     "Kept beside tokens and log-probabilities: text (each response), experts (training's rollouts: what each router chose for each token that was run)."},
     INT("rollout.batch", OPS, 0, "64", 1, MILL, "sequences", "Sequences decoded at once by a replica."),
     INT("rollout.page", LAY, 0, "64", 1, 65536, "tokens", "Page of the cache; a power of two, and a multiple of the index_kpool of models that have one."),
     SECTION("rollout.parallel", LAY, "How the sampler is cut over devices."),

@@ -1,48 +1,13 @@
-/* units.c - collecting responses, judging groups, writing and adopting units (units.h). */
+/* units.c - the list of candidates: responses, judging, what ranks tell each other, counts (units.h). Shards: units_shards.c. */
 #include "stages/rollout/units.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/str.h"
-
-struct sample {
-    int32_t *tokens;
-    float *logprobs, *sampled; /* behind tokens, in one block */
-    int64_t n;
-    float value; /* dynamic */
-    uint8_t finish, verdict, there;
-};
+#include "stages/rollout/units_inside.h"
 
 #define TOLERANCE 1e-6 /* of raw rewards that are finer than verdicts */
-
-struct group {
-    int64_t prompt_id;
-    struct cairn_ids ids;
-    struct sample *sample; /* (samples); NULL: none came yet, or written */
-    int missing;           /* samples */
-    int repeat;
-    double least, most;    /* dynamic: raw rewards */
-    uint8_t right, fine;   /* dynamic: verdict of sample 0; some value is finer than a verdict */
-    uint8_t judged, used;  /* used: known when everything before it is judged */
-    uint8_t adopted, told; /* taken over from another attempt; came out in cairn_units_news, or from there */
-    int64_t tokens, capped;
-};
-
-struct cairn_units {
-    struct cairn_units_opts o;
-    char *identity, *dir;
-    struct group *group;
-    int64_t n, room;
-    uint8_t *written;      /* [units] */
-    uint8_t *elsewhere;    /* [units] somebody else makes it */
-    int64_t units_room;
-    int64_t known;         /* groups at the beginning whose `used` is known */
-    int64_t kept;          /* of those */
-    int64_t adopted;
-    int64_t *table;        /* prompt id -> its last group + 1, open addressing; 0: empty */
-    int64_t slots;
-};
 
 enum cairn_status cairn_units_create(struct cairn_units **out, const struct cairn_units_opts *o, struct cairn_error *err)
 {
@@ -61,10 +26,12 @@ enum cairn_status cairn_units_create(struct cairn_units **out, const struct cair
     return CAIRN_OK;
 }
 
-static void samples_drop(struct cairn_units *u, struct group *g)
+void cairn_units_drop(struct cairn_units *u, struct group *g)
 {
-    for (int s = 0; g->sample && s < u->o.samples; s++)
+    for (int s = 0; g->sample && s < u->o.samples; s++) {
         free(g->sample[s].tokens);
+        free(g->sample[s].experts);
+    }
     free(g->sample);
     g->sample = NULL;
     cairn_ids_free(&g->ids);
@@ -75,7 +42,7 @@ void cairn_units_destroy(struct cairn_units *u)
     if (!u)
         return;
     for (int64_t i = 0; i < u->n; i++)
-        samples_drop(u, &u->group[i]);
+        cairn_units_drop(u, &u->group[i]);
     free(u->group);
     free(u->written);
     free(u->elsewhere);
@@ -125,7 +92,8 @@ static enum cairn_status flags_grow(uint8_t **flags, int64_t n, int64_t room, st
     return CAIRN_OK;
 }
 
-enum cairn_status cairn_units_add(struct cairn_units *u, int64_t prompt_id, struct cairn_ids *ids, struct cairn_error *err)
+enum cairn_status cairn_units_add(struct cairn_units *u, int64_t prompt_id, struct cairn_ids *ids, int carried,
+                                  struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     int64_t *place;
@@ -148,7 +116,7 @@ enum cairn_status cairn_units_add(struct cairn_units *u, int64_t prompt_id, stru
     }
     if (2 * (u->n + 1) > u->slots)
         TRY(table_grow(u, err));
-    u->group[u->n] = (struct group){.prompt_id = prompt_id, .ids = *ids, .missing = u->o.samples};
+    u->group[u->n] = (struct group){.prompt_id = prompt_id, .ids = *ids, .missing = u->o.samples, .carried = carried};
     memset(ids, 0, sizeof *ids);
     place = place_of(u, prompt_id);
     if (*place)
@@ -179,6 +147,11 @@ int cairn_units_repeat(const struct cairn_units *u, int64_t group)
     return u->group[group].repeat;
 }
 
+int cairn_units_carried(const struct cairn_units *u, int64_t group)
+{
+    return u->group[group].carried;
+}
+
 int cairn_units_whole(const struct cairn_units *u, int64_t group)
 {
     return u->group[group].judged;
@@ -201,32 +174,52 @@ int cairn_units_count(const struct cairn_units *u)
 
 /* ---- judging -------------------------------------------------------------------------------------------------------- */
 
-static int mixed(const struct group *g)
+void cairn_spread_add(struct cairn_spread *s, double raw, float value)
 {
-    return g->fine ? g->most - g->least > TOLERANCE : g->least != g->most;
+    s->least = s->n && s->least < raw ? s->least : raw;
+    s->most = s->n && s->most > raw ? s->most : raw;
+    s->fine |= value != 0 && value != 1;
+    s->n++;
 }
 
-/* Sample s of the group came out like this. */
-static void result_add(const struct cairn_units *u, struct group *g, int s, int64_t tokens, uint8_t finish, float value)
+int cairn_spread_mixed(const struct cairn_spread *s)
 {
-    int verdict = value == 0 || value == 1;
-    double raw = u->o.truncated_zero && finish == CAIRN_FINISH_LENGTH ? 0
-                 : verdict                                            ? (value == 1 ? u->o.right : u->o.wrong)
-                                                                      : u->o.wrong + (double)value * (u->o.right - u->o.wrong);
+    return s->n && (s->fine ? s->most - s->least > TOLERANCE : s->least != s->most);
+}
+
+double cairn_units_raw(double right, double wrong, int truncated_zero, float value, uint8_t finish)
+{
+    if (truncated_zero && finish == CAIRN_FINISH_LENGTH)
+        return 0;
+    return value == 1 ? right : value == 0 ? wrong : wrong + (double)value * (right - wrong);
+}
+
+static int mixed(const struct group *g)
+{
+    return cairn_spread_mixed(&g->raw);
+}
+
+/* A response without a verdict counts as wrong; the group hangs on it if the others are all alike. */
+static int undecided(const struct group *g)
+{
+    return g->sure.n < g->raw.n && !cairn_spread_mixed(&g->sure);
+}
+
+void cairn_units_result(const struct cairn_units *u, struct group *g, int s, int64_t tokens, uint8_t finish, float value,
+                        uint8_t status)
+{
+    double raw = cairn_units_raw(u->o.right, u->o.wrong, u->o.truncated_zero, value, finish);
 
     g->tokens += tokens;
     g->capped += finish == CAIRN_FINISH_LENGTH;
-    if (!s) {
-        g->least = g->most = raw;
-        g->right = value == 1;
-    }
-    g->fine |= !verdict;
-    g->least = raw < g->least ? raw : g->least;
-    g->most = raw > g->most ? raw : g->most;
+    g->right = s ? g->right : value == 1;
+    cairn_spread_add(&g->raw, raw, value);
+    if (status == CAIRN_VERDICT_OK || status == CAIRN_VERDICT_NO_ANSWER)
+        cairn_spread_add(&g->sure, raw, value);
+    g->status[status < CAIRN_VERDICT_STATUSES ? status : CAIRN_VERDICT_INVALID]++;
 }
 
-/* Goes on over judged groups and says of each whether it is used. */
-static void decide(struct cairn_units *u)
+void cairn_units_decide(struct cairn_units *u)
 {
     for (; u->known < u->n && u->group[u->known].judged; u->known++) {
         struct group *g = &u->group[u->known];
@@ -240,11 +233,11 @@ static enum cairn_status judge(struct cairn_units *u, struct group *g, struct ca
 {
     int n = u->o.samples;
     struct cairn_response *r = NULL;
-    uint8_t *verdict = malloc((size_t)n);
+    uint8_t *verdict = malloc((size_t)n), *status = calloc((size_t)n, 1);
     float *value = calloc((size_t)n, sizeof *value);
     enum cairn_status st = CAIRN_OK;
 
-    if (!verdict || !value)
+    if (!verdict || !status || !value)
         TRY(CAIRN_NOMEM(err));
     memset(verdict, CAIRN_VERDICT_UNASKED, (size_t)n);
     if (u->o.dynamic) {
@@ -252,141 +245,41 @@ static enum cairn_status judge(struct cairn_units *u, struct group *g, struct ca
         if (!r)
             TRY(CAIRN_NOMEM(err));
         for (int s = 0; s < n; s++)
-            r[s] = (struct cairn_response){.sample = s, .n = g->sample[s].n, .tokens = g->sample[s].tokens, .finish = g->sample[s].finish};
-        TRY(u->o.grade(u->o.arg, g->prompt_id, r, n, verdict, value, err));
+            r[s] = (struct cairn_response){
+                .sample = s, .n = g->sample[s].n, .tokens = g->sample[s].tokens, .finish = g->sample[s].finish};
+        TRY(u->o.grade(u->o.arg, g->prompt_id, r, n, verdict, value, status, err));
     }
     for (int s = 0; s < n; s++) {
         g->sample[s].verdict = verdict[s];
         g->sample[s].value = value[s];
-        result_add(u, g, s, g->sample[s].n, g->sample[s].finish, value[s]);
+        g->sample[s].status = status[s];
+        cairn_units_result(u, g, s, g->sample[s].n, g->sample[s].finish, value[s], status[s]);
     }
     g->judged = 1;
 out:
     free(r);
     free(verdict);
+    free(status);
     free(value);
     return st;
 }
 
-/* ---- writing -------------------------------------------------------------------------------------------------------- */
-
-static int64_t unit_end(const struct cairn_units *u, int64_t unit)
+/* The routers' choices of a response and of its prompt, as they are stored. */
+static void *experts_copy(const struct cairn_units *u, const struct group *g, const struct cairn_response *r)
 {
-    int64_t end = (unit + 1) * CAIRN_UNIT_GROUPS;
+    size_t prompt = (size_t)((g->ids.n - 1) * u->o.expert_row), own = (size_t)(r->n * u->o.expert_row);
+    uint8_t *small = malloc((prompt + own) * (size_t)u->o.expert_bytes + 1);
+    int32_t *large = (int32_t *)small;
 
-    return end < u->n ? end : u->n;
-}
+    for (size_t i = 0; small && i < prompt + own; i++) {
+        int32_t e = i < prompt ? r->experts_prompt[i] : r->experts[i - prompt];
 
-static char *unit_identity(const struct cairn_units *u, int64_t unit)
-{
-    return cairn_format("groups %lld to %lld%s, %s", (long long)unit * CAIRN_UNIT_GROUPS, (long long)unit_end(u, unit), u->o.dynamic ? ", valued" : "",
-                        u->identity);
-}
-
-static enum cairn_status rollouts_alloc(struct cairn_rollouts *r, int64_t n, int64_t tokens, int64_t responses, int sampled, int valued,
-                                        struct cairn_error *err)
-{
-    size_t m = (size_t)n + 1;
-
-    *r = (struct cairn_rollouts){.n = n,
-                                 .offsets = calloc(m, sizeof *r->offsets),
-                                 .tokens = calloc((size_t)tokens + 1, sizeof *r->tokens),
-                                 .logprobs = calloc((size_t)responses + 1, sizeof *r->logprobs),
-                                 .logprobs_sampled = sampled ? calloc((size_t)responses + 1, sizeof *r->logprobs_sampled) : NULL,
-                                 .prompt_length = calloc(m, sizeof *r->prompt_length),
-                                 .prompt_id = calloc(m, sizeof *r->prompt_id),
-                                 .group = calloc(m, sizeof *r->group),
-                                 .sample = calloc(m, sizeof *r->sample),
-                                 .finish = calloc(m, 1),
-                                 .used = calloc(m, 1),
-                                 .verdict = calloc(m, 1),
-                                 .value = valued ? calloc(m, sizeof *r->value) : NULL};
-    if (!r->offsets || !r->tokens || !r->logprobs || (sampled && !r->logprobs_sampled) || (valued && !r->value) || !r->prompt_length || !r->prompt_id || !r->group ||
-        !r->sample || !r->finish || !r->used || !r->verdict)
-        return CAIRN_NOMEM(err);
-    return CAIRN_OK;
-}
-
-/* Groups [begin, end) as columns. */
-static enum cairn_status unit_columns(const struct cairn_units *u, int64_t begin, int64_t end, struct cairn_rollouts *r, struct cairn_error *err)
-{
-    enum cairn_status st = CAIRN_OK;
-    int64_t tokens = 0, responses = 0, i = 0, at = 0;
-
-    for (int64_t g = begin; g < end; g++) {
-        responses += u->group[g].tokens;
-        tokens += u->group[g].tokens + u->group[g].ids.n * u->o.samples;
+        if (u->o.expert_bytes == 1)
+            small[i] = (uint8_t)e;
+        else
+            large[i] = e;
     }
-    TRY(rollouts_alloc(r, (end - begin) * u->o.samples, tokens, responses, u->o.sampled, u->o.dynamic, err));
-    tokens = 0;
-    for (int64_t k = begin; k < end; k++)
-        for (int s = 0; s < u->o.samples; s++, i++) {
-            const struct group *g = &u->group[k];
-            const struct sample *x = &g->sample[s];
-            size_t n = (size_t)x->n, bytes = n * sizeof(float);
-
-            memcpy(r->tokens + tokens, g->ids.p, (size_t)g->ids.n * sizeof *r->tokens);
-            memcpy(r->tokens + tokens + g->ids.n, x->tokens, bytes);
-            memcpy(r->logprobs + at, x->logprobs, bytes);
-            if (r->logprobs_sampled)
-                memcpy(r->logprobs_sampled + at, x->sampled, bytes);
-            tokens += g->ids.n + x->n;
-            at += x->n;
-            r->offsets[i + 1] = tokens;
-            r->prompt_length[i] = (int32_t)g->ids.n;
-            r->prompt_id[i] = g->prompt_id;
-            r->group[i] = (int32_t)k;
-            r->sample[i] = s;
-            r->finish[i] = x->finish;
-            r->used[i] = g->used;
-            r->verdict[i] = x->verdict;
-            if (r->value)
-                r->value[i] = x->value;
-        }
-    TRY(cairn_rollouts_finish(r, "rollouts", err));
-out:
-    return st;
-}
-
-static enum cairn_status unit_write(struct cairn_units *u, int64_t unit, struct cairn_error *err)
-{
-    int64_t begin = unit * CAIRN_UNIT_GROUPS, end = unit_end(u, unit);
-    struct cairn_shard_entry *entry = NULL;
-    struct cairn_rollouts r = {0};
-    char *identity = unit_identity(u, unit);
-    enum cairn_status st = CAIRN_OK;
-
-    if (!identity)
-        TRY(CAIRN_NOMEM(err));
-    TRY(cairn_attempt_check(u->o.attempt, err));
-    TRY(unit_columns(u, begin, end, &r, err));
-    TRY(cairn_rollouts_write(&r, 0, r.n, u->o.attempt, (int)unit, identity, &entry, err));
-    TRY(cairn_manifest_add_shard(u->o.manifest, entry, err));
-    u->written[unit] = 1;
-    for (int64_t g = begin; g < end; g++)
-        samples_drop(u, &u->group[g]);
-out:
-    cairn_rollouts_free(&r);
-    free(identity);
-    return st;
-}
-
-/* Writes the unit if it is not written, all its groups are whole and known. */
-static enum cairn_status unit_try(struct cairn_units *u, int64_t unit, struct cairn_error *err)
-{
-    int64_t end = unit_end(u, unit);
-
-    if (u->written[unit] || u->elsewhere[unit])
-        return CAIRN_OK;
-    for (int64_t g = unit * CAIRN_UNIT_GROUPS; g < end; g++)
-        if (!u->group[g].judged)
-            return CAIRN_OK;
-    if (u->o.dynamic && u->known < end)
-        return CAIRN_OK;
-    if (!u->o.dynamic) /* all are used: nothing has to be waited for */
-        for (int64_t g = unit * CAIRN_UNIT_GROUPS; g < end; g++)
-            u->group[g].used = 1;
-    return unit_write(u, unit, err);
+    return small;
 }
 
 static enum cairn_status sample_put(struct cairn_units *u, struct group *g, const struct cairn_response *r, struct cairn_error *err)
@@ -408,6 +301,8 @@ static enum cairn_status sample_put(struct cairn_units *u, struct group *g, cons
     memcpy(x->logprobs, r->logprobs, n * 4);
     if (u->o.sampled)
         memcpy(x->sampled, r->logprobs_sampled, n * 4);
+    if (u->o.expert_row && !(x->experts = experts_copy(u, g, r)))
+        return CAIRN_NOMEM(err);
     x->n = r->n;
     x->finish = (uint8_t)r->finish;
     x->there = 1;
@@ -423,7 +318,7 @@ static enum cairn_status units_advance(struct cairn_units *u, int64_t known, str
     for (int64_t unit = known / CAIRN_UNIT_GROUPS; unit < cairn_units_count(u); unit++) {
         if ((unit + 1) * CAIRN_UNIT_GROUPS > u->n || unit * CAIRN_UNIT_GROUPS >= u->known)
             break;
-        TRY(unit_try(u, unit, err));
+        TRY(cairn_units_try(u, unit, err));
     }
 out:
     return st;
@@ -439,11 +334,11 @@ enum cairn_status cairn_units_put(struct cairn_units *u, const struct cairn_resp
     if (g->missing)
         goto out;
     TRY(judge(u, g, err));
-    decide(u);
+    cairn_units_decide(u);
     if (u->o.dynamic)
         TRY(units_advance(u, known, err));
     else if ((unit + 1) * CAIRN_UNIT_GROUPS <= u->n)
-        TRY(unit_try(u, unit, err));
+        TRY(cairn_units_try(u, unit, err));
 out:
     return st;
 }
@@ -452,9 +347,9 @@ enum cairn_status cairn_units_finish(struct cairn_units *u, struct cairn_error *
 {
     enum cairn_status st = CAIRN_OK;
 
-    decide(u);
+    cairn_units_decide(u);
     for (int64_t unit = 0; unit < cairn_units_count(u); unit++) {
-        TRY(unit_try(u, unit, err));
+        TRY(cairn_units_try(u, unit, err));
         if (!u->written[unit] && !u->elsewhere[unit])
             TRY(CAIRN_BUG(err, "a unit with missing rollouts at the end of the list"));
     }
@@ -462,131 +357,32 @@ out:
     return st;
 }
 
-/* ---- adopting ------------------------------------------------------------------------------------------------------- */
-
-/* What later groups and the counts need to know of an adopted unit. */
-static enum cairn_status unit_read(struct cairn_units *u, const struct cairn_shard_entry *e, int64_t unit, struct cairn_error *err)
-{
-    int64_t begin = unit * CAIRN_UNIT_GROUPS, end = unit_end(u, unit), n = (end - begin) * u->o.samples;
-    int64_t *offsets = malloc(((size_t)n + 1) * sizeof *offsets), *prompt = malloc((size_t)n * sizeof *prompt + 1);
-    int32_t *length = malloc((size_t)n * sizeof *length + 1);
-    uint8_t *finish = malloc((size_t)n + 1);
-    float *value = calloc((size_t)n + 1, sizeof *value);
-    enum cairn_status st = CAIRN_OK;
-
-    if (!offsets || !prompt || !length || !finish || !value)
-        TRY(CAIRN_NOMEM(err));
-    TRY(cairn_unit_column(u->dir, e, (int)unit, "offsets", CAIRN_I64, n + 1, offsets, err));
-    TRY(cairn_unit_column(u->dir, e, (int)unit, "prompt_id", CAIRN_I64, n, prompt, err));
-    TRY(cairn_unit_column(u->dir, e, (int)unit, "prompt_length", CAIRN_I32, n, length, err));
-    TRY(cairn_unit_column(u->dir, e, (int)unit, "finish", CAIRN_U8, n, finish, err));
-    if (u->o.dynamic)
-        TRY(cairn_unit_column(u->dir, e, (int)unit, "value", CAIRN_F32, n, value, err));
-    for (int64_t i = 0; i < n; i++) {
-        struct group *g = &u->group[begin + i / u->o.samples];
-
-        if (prompt[i] != g->prompt_id || offsets[i + 1] - offsets[i] < length[i] || length[i] != g->ids.n)
-            TRY(cairn_fail(err, CAIRN_EDATA, "%s: rollout %lld is of another prompt", e->file, (long long)i));
-        result_add(u, g, (int)(i % u->o.samples), offsets[i + 1] - offsets[i] - length[i], finish[i], value[i]);
-    }
-    for (int64_t g = begin; g < end; g++) {
-        u->group[g].judged = u->group[g].used = u->group[g].adopted = 1; /* used, dynamic: decide() says */
-        u->group[g].missing = 0;
-        cairn_ids_free(&u->group[g].ids);
-    }
-    u->adopted += n;
-out:
-    free(offsets);
-    free(prompt);
-    free(length);
-    free(finish);
-    free(value);
-    return st;
-}
-
-enum cairn_status cairn_units_adopt(struct cairn_units *u, int64_t begin, struct cairn_error *err)
-{
-    enum cairn_status st = CAIRN_OK;
-
-    for (int64_t unit = begin / CAIRN_UNIT_GROUPS; unit < cairn_units_count(u); unit++) {
-        struct cairn_shard_entry *entry = NULL;
-        char name[32], *identity;
-
-        if (u->elsewhere[unit] || u->written[unit] || u->group[unit * CAIRN_UNIT_GROUPS].judged)
-            continue; /* its first groups were sampled by us, so nobody has written it */
-        cairn_unit_name((int)unit, name);
-        identity = unit_identity(u, unit);
-        st = identity ? cairn_attempt_adopt(u->o.attempt, name, identity, &entry, err) : CAIRN_NOMEM(err);
-        free(identity);
-        TRY(st);
-        if (!entry)
-            continue;
-        st = unit_read(u, entry, unit, err);
-        if (st == CAIRN_OK)
-            st = cairn_manifest_add_shard(u->o.manifest, entry, err);
-        else
-            cairn_shard_entry_free(entry);
-        TRY(st);
-        u->written[unit] = 1;
-    }
-    decide(u);
-out:
-    return st;
-}
-
-struct search {
-    const struct cairn_units *u;
-    uint8_t *there; /* [units] */
-};
-
-static int search_one(void *arg, const char *name, const char *identity, int64_t epoch)
-{
-    struct search *s = arg;
-    int64_t unit;
-    char *want;
-
-    (void)epoch;
-    if (!cairn_starts_with(name, "unit-") || !cairn_parse_i64(name + 5, &unit) || unit < 0 || unit >= cairn_units_count(s->u) || s->there[unit])
-        return 0;
-    want = unit_identity(s->u, unit);
-    s->there[unit] = want && !strcmp(want, identity);
-    free(want);
-    return 0;
-}
-
-enum cairn_status cairn_units_missing(const struct cairn_units *u, int64_t *missing, struct cairn_error *err)
-{
-    struct search s = {u, calloc((size_t)cairn_units_count(u) + 1, 1)};
-    enum cairn_status st = CAIRN_OK;
-
-    if (!s.there)
-        return CAIRN_NOMEM(err);
-    TRY(cairn_attempt_each(u->o.attempt, search_one, &s, err));
-    *missing = 0;
-    for (int64_t unit = 0; unit < cairn_units_count(u); unit++)
-        *missing += !s.there[unit] && !u->group[unit * CAIRN_UNIT_GROUPS].judged;
-out:
-    free(s.there);
-    return st;
-}
-
 /* ---- ranks ---------------------------------------------------------------------------------------------------------- */
 
-/* A judged group, as ranks tell it. */
+/* A judged group, as ranks tell it; zeroed first, so that it has no bytes that nobody wrote. */
 struct news {
     int64_t group, tokens, capped;
-    double least, most;
-    int32_t right, adopted, fine, nothing;
+    struct cairn_spread raw, sure;
+    int32_t status[CAIRN_VERDICT_STATUSES], right, adopted;
 };
 
 enum cairn_status cairn_units_news(struct cairn_units *u, struct cairn_str *out, struct cairn_error *err)
 {
     for (int64_t i = 0; i < u->n; i++) {
         struct group *g = &u->group[i];
-        const struct news n = {i, g->tokens, g->capped, g->least, g->most, g->right, g->adopted, g->fine, 0};
+        struct news n;
 
         if (!g->judged || g->told)
             continue;
+        memset(&n, 0, sizeof n);
+        n.group = i;
+        n.tokens = g->tokens;
+        n.capped = g->capped;
+        n.raw = g->raw;
+        n.sure = g->sure;
+        memcpy(n.status, g->status, sizeof n.status);
+        n.right = g->right;
+        n.adopted = g->adopted;
         g->told = 1;
         cairn_str_add(out, &n, sizeof n);
     }
@@ -610,17 +406,17 @@ enum cairn_status cairn_units_learn(struct cairn_units *u, const char *p, size_t
         g = &u->group[n.group];
         g->tokens = n.tokens;
         g->capped = n.capped;
-        g->least = n.least;
-        g->most = n.most;
+        g->raw = n.raw;
+        g->sure = n.sure;
+        memcpy(g->status, n.status, sizeof g->status);
         g->right = n.right != 0;
-        g->fine = n.fine != 0;
         g->adopted = n.adopted != 0;
         g->judged = g->told = 1;
         g->missing = 0;
         cairn_ids_free(&g->ids);
         u->adopted += g->adopted ? u->o.samples : 0;
     }
-    decide(u);
+    cairn_units_decide(u);
     if (u->o.dynamic)
         TRY(units_advance(u, known, err));
 out:
@@ -647,6 +443,10 @@ struct cairn_units_counts cairn_units_counts(const struct cairn_units *u)
         c.surplus += mixed(g) && !g->used;
         c.all_right += !mixed(g) && g->right;
         c.all_wrong += !mixed(g) && !g->right;
+        c.carried += g->carried >= 0;
+        c.undecided += undecided(g);
+        for (int k = 0; k < CAIRN_VERDICT_STATUSES; k++)
+            c.status[k] += g->status[k];
     }
     return c;
 }

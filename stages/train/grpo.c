@@ -82,6 +82,9 @@ static enum cairn_status job_prepare(struct cairn_grpo_job *j, struct cairn_erro
         j->live[i] = j->s->mask[i] && cairn_rollout_length(r, i) > 0;
     }
     j->first[j->groups] = j->n;
+    for (int64_t q = 0; q < j->n; q++)
+        j->stale += cairn_grpo_is_stale(j, j->sequence[q].index);
+    j->stats->stale = j->stale;
     j->stats->groups = j->groups;
     j->stats->rollouts = j->n;
     return CAIRN_OK;

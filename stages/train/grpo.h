@@ -2,10 +2,11 @@
  *
  * old: where the rollouts come from the policy being trained, with equal numerics, the sampler's log-probabilities; then the first
  * update compares its own forward with them for free, and mismatch.sample of the other rollouts is recomputed before it. Otherwise
- * old is computed for all rollouts under the weights at the start of the step. What is masked or unused is looked at nowhere. All
- * means are over the update's global batch; gradients are summed with weights that hold the reduction. Ranks share the
- * micro-batches of an update (trainer.h) and know the whole batch; what they count is added up after each update, in rank order.
- * Stopped or killed, a step is taken up behind the last whole update that was committed (point.h), statistics included.
+ * old is computed under the weights at the start of the step: for all rollouts, or for those that were carried from the step
+ * before. What is masked or unused is looked at nowhere. All means are over the update's global batch; gradients are summed with
+ * weights that hold the reduction. Ranks share the micro-batches of an update (trainer.h) and know the whole batch; what they count
+ * is added up after each update, in rank order. Stopped or killed, a step is taken up behind the last whole update that was
+ * committed (point.h), statistics included.
  */
 #ifndef CAIRN_STAGES_TRAIN_GRPO_H
 #define CAIRN_STAGES_TRAIN_GRPO_H
@@ -15,18 +16,24 @@
 #include "stages/common/stage.h"
 #include "stages/train/trainer.h"
 
+/* |old - sampler's| over tokens. */
+struct cairn_grpo_mismatch {
+    int64_t compared, equal; /* tokens; of them with equal bits */
+    double sum, max, k3;
+};
+
 struct cairn_grpo_stats {
     double loss[CAIRN_LS_COUNT]; /* sums over all updates (kernels.h) */
     double sft_loss;             /* train.loss: sft: sum of the updates' losses */
     double grad_norm;            /* sum of the updates' norms before clipping */
     double lr;                   /* of the last update */
     double grad_norm_max;        /* the largest norm of all */
-    int64_t updates, skipped; /* done; left out because of a gradient that is not finite */
+    int64_t updates, skipped;    /* done; left out because of a gradient that is not finite */
     int64_t loss_tokens, rollouts, groups;
-    int64_t compared, equal; /* tokens compared with the sampler's, of them with equal bits */
-    double mismatch_sum, mismatch_max, mismatch_k3;
-    int64_t resumed; /* updates that an earlier attempt did */
-    double stall_s;  /* time that saving updates has cost */
+    struct cairn_grpo_mismatch mismatch, carried; /* carried: of rollouts that the policy of the step before has sampled */
+    int64_t stale;                                /* of the rollouts are such */
+    int64_t resumed;                              /* updates that an earlier attempt did */
+    double stall_s;                               /* time that saving updates has cost */
 };
 
 struct cairn_grpo_opts {

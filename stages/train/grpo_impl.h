@@ -26,6 +26,7 @@ struct cairn_grpo_job {
     int64_t *first;                  /* (groups + 1) into sequence: a group's used rollouts */
     struct cairn_sequence *sequence; /* (n) used rollouts in order of groups */
     int64_t n;
+    int64_t stale;    /* of them sampled by the policy of the step before (rollout.carry) */
     float *old, *ref; /* (responses) by rollout offsets, ref or NULL */
     const float
         *smp; /* (responses) what corrections hold old against: the sampler's, over all ids or over what was drawn from; or NULL */
@@ -35,8 +36,14 @@ struct cairn_grpo_job {
     uint8_t *mask; /* scratch (micro.capacity) */
 };
 
-/* old is what the sampler wrote. */
+/* old is what the sampler wrote, but for stale rollouts. */
 int cairn_grpo_old_is_sampled(const struct cairn_grpo_job *j);
+
+/* It was carried from the step before: its log-probabilities differ rightly, are counted apart and within no bound. */
+static inline int cairn_grpo_is_stale(const struct cairn_grpo_job *j, int64_t rollout)
+{
+    return cairn_rollout_is_carried(j->r, rollout);
+}
 
 /* --- grpo_targets.c ---------------------------------------------------------------------------------------------------------- */
 
@@ -58,7 +65,7 @@ enum cairn_status cairn_grpo_update(struct cairn_grpo_job *j, const int64_t *ord
 /* --- grpo_stats.c ------------------------------------------------------------------------------------------------------------- */
 
 /* All of them that outlive an update, as doubles (counts stay exact below 2^53), for the ranks and for the disc. */
-#define CAIRN_GRPO_NUMBERS (CAIRN_LS_COUNT + 12)
+#define CAIRN_GRPO_NUMBERS (CAIRN_LS_COUNT + 17)
 void cairn_grpo_numbers_out(const struct cairn_grpo_stats *s, double *h);
 void cairn_grpo_numbers_in(struct cairn_grpo_stats *s, const double *h);
 /* h: (CAIRN_LS_COUNT) of nothing. */

@@ -4,6 +4,26 @@
 #include <math.h>
 #include <string.h>
 
+static double *mismatch_out(const struct cairn_grpo_mismatch *m, double *h)
+{
+    *h++ = (double)m->compared;
+    *h++ = (double)m->equal;
+    *h++ = m->sum;
+    *h++ = m->max;
+    *h++ = m->k3;
+    return h;
+}
+
+static const double *mismatch_in(struct cairn_grpo_mismatch *m, const double *h)
+{
+    m->compared = (int64_t)*h++;
+    m->equal = (int64_t)*h++;
+    m->sum = *h++;
+    m->max = *h++;
+    m->k3 = *h++;
+    return h;
+}
+
 void cairn_grpo_numbers_out(const struct cairn_grpo_stats *s, double *h)
 {
     memcpy(h, s->loss, sizeof s->loss);
@@ -15,11 +35,7 @@ void cairn_grpo_numbers_out(const struct cairn_grpo_stats *s, double *h)
     *h++ = (double)s->updates;
     *h++ = (double)s->skipped;
     *h++ = (double)s->loss_tokens;
-    *h++ = (double)s->compared;
-    *h++ = (double)s->equal;
-    *h++ = s->mismatch_sum;
-    *h++ = s->mismatch_max;
-    *h = s->mismatch_k3;
+    mismatch_out(&s->carried, mismatch_out(&s->mismatch, h));
 }
 
 void cairn_grpo_numbers_in(struct cairn_grpo_stats *s, const double *h)
@@ -33,11 +49,7 @@ void cairn_grpo_numbers_in(struct cairn_grpo_stats *s, const double *h)
     s->updates = (int64_t)*h++;
     s->skipped = (int64_t)*h++;
     s->loss_tokens = (int64_t)*h++;
-    s->compared = (int64_t)*h++;
-    s->equal = (int64_t)*h++;
-    s->mismatch_sum = *h++;
-    s->mismatch_max = *h++;
-    s->mismatch_k3 = *h;
+    mismatch_in(&s->carried, mismatch_in(&s->mismatch, h));
 }
 
 static void losses_add(double *to, const double *from)
@@ -58,6 +70,15 @@ void cairn_grpo_losses_begin(double *h)
     memset(h, 0, CAIRN_LS_COUNT * sizeof *h);
     h[CAIRN_LS_RATIO_MIN] = INFINITY;
     h[CAIRN_LS_RATIO_MAX] = -INFINITY;
+}
+
+static void mismatch_add(struct cairn_grpo_mismatch *to, const struct cairn_grpo_mismatch *from)
+{
+    to->compared += from->compared;
+    to->equal += from->equal;
+    to->sum += from->sum;
+    to->k3 += from->k3;
+    to->max = fmax(to->max, from->max);
 }
 
 enum cairn_status cairn_grpo_part_begin(struct cairn_grpo_job *j, struct cairn_error *err)
@@ -82,11 +103,8 @@ enum cairn_status cairn_grpo_part_end(struct cairn_grpo_job *j, enum cairn_statu
         cairn_grpo_numbers_in(&its, j->gathered + r * CAIRN_GRPO_NUMBERS);
         losses_add(s->loss, its.loss);
         s->sft_loss += its.sft_loss;
-        s->compared += its.compared;
-        s->equal += its.equal;
-        s->mismatch_sum += its.mismatch_sum;
-        s->mismatch_k3 += its.mismatch_k3;
-        s->mismatch_max = fmax(s->mismatch_max, its.mismatch_max);
+        mismatch_add(&s->mismatch, &its.mismatch);
+        mismatch_add(&s->carried, &its.carried);
     }
 out:
     return st;

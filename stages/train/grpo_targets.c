@@ -14,25 +14,27 @@ enum cairn_status cairn_grpo_compare(struct cairn_grpo_job *j, int64_t rollout, 
                                      struct cairn_error *err)
 {
     const float *smp = j->r->logprobs + j->r->response[rollout];
+    int stale = cairn_grpo_is_stale(j, rollout);
+    struct cairn_grpo_mismatch *m = stale ? &stats->carried : &stats->mismatch;
+    double max = stale ? INFINITY : j->mismatch_max;
     int64_t n = j->live[rollout] ? cairn_rollout_length(j->r, rollout) : 0;
 
     for (int64_t i = 0; i < n; i++) {
         double d = fabs((double)ours[i] - (double)smp[i]), x = (double)ours[i] - (double)smp[i];
 
-        stats->compared++;
-        stats->equal += !memcmp(&ours[i], &smp[i], sizeof(float));
-        stats->mismatch_sum += d;
-        stats->mismatch_k3 += exp(x) - 1 - x;
-        if (d > stats->mismatch_max)
-            stats->mismatch_max = d;
-        if (!(d <= j->mismatch_max) || !isfinite(d))
+        m->compared++;
+        m->equal += !memcmp(&ours[i], &smp[i], sizeof(float));
+        m->sum += d;
+        m->k3 += exp(x) - 1 - x;
+        if (d > m->max)
+            m->max = d;
+        if (!(d <= max) || !isfinite(d))
             return cairn_fail(
                 err, CAIRN_ENUMERIC,
                 "sampler and trainer disagree: rollout %lld (group %d, sample %d), response token %lld (id %d): sampler %.9g, "
                 "trainer %.9g, difference %.3g above mismatch.max %.3g",
                 (long long)rollout, j->r->group[rollout], j->r->sample[rollout], (long long)i,
-                j->r->tokens[j->r->offsets[rollout] + j->r->prompt_length[rollout] + i], (double)smp[i], (double)ours[i], d,
-                j->mismatch_max);
+                j->r->tokens[j->r->offsets[rollout] + j->r->prompt_length[rollout] + i], (double)smp[i], (double)ours[i], d, max);
     }
     return CAIRN_OK;
 }
@@ -82,7 +84,8 @@ static enum cairn_status probe(struct cairn_grpo_job *j, const int64_t *order, i
             uint32_t w[4];
 
             cairn_philox(&key, (uint32_t)j->sequence[i].index, 0, 0, w);
-            if (j->live[j->sequence[i].index] && (double)cairn_uniform(w[0]) < share)
+            if (j->live[j->sequence[i].index] && !cairn_grpo_is_stale(j, j->sequence[i].index) &&
+                (double)cairn_uniform(w[0]) < share)
                 list[m++] = j->sequence[i];
         }
     if (m)
@@ -144,6 +147,39 @@ int cairn_grpo_old_is_sampled(const struct cairn_grpo_job *j)
     return j->o->same_policy && j->o->same_numerics && j->r->logprobs;
 }
 
+/* old has to be computed, for all or for the stale ones. */
+static int old_is_computed(const struct cairn_grpo_job *j)
+{
+    return !j->sft && (!cairn_grpo_old_is_sampled(j) || j->stale);
+}
+
+/* The sampler's where those are old; the others are computed, all rollouts or the stale ones, and kept on disc. */
+static enum cairn_status old_prepare(struct cairn_grpo_job *j, int found, double *numbers, struct cairn_error *err)
+{
+    const struct cairn_rollouts *r = j->r;
+    struct cairn_sequence *list = calloc((size_t)j->n + 1, sizeof *list);
+    enum cairn_status st = CAIRN_OK;
+    int64_t m = 0;
+
+    TRY(cairn_trainer_agree(j->t, "rollouts to compute again", list ? CAIRN_OK : CAIRN_NOMEM(err), err));
+    for (int64_t q = 0; q < j->n; q++) {
+        int64_t i = j->sequence[q].index, at = r->response[i];
+
+        if (!cairn_grpo_old_is_sampled(j) || cairn_grpo_is_stale(j, i))
+            list[m++] = j->sequence[q];
+        else
+            memcpy(j->old + at, r->logprobs + at, (size_t)cairn_rollout_length(r, i) * sizeof *j->old);
+    }
+    if (old_is_computed(j) && !found) {
+        TRY(recompute(j, list, m, 1, err));
+        cairn_grpo_numbers_out(j->stats, numbers);
+        TRY(cairn_known_save(j->ctx, j->t, "old", j->old, r->response[r->n], numbers, CAIRN_GRPO_NUMBERS, err));
+    }
+out:
+    free(list);
+    return st;
+}
+
 /* Rollouts whose probability has moved too far as a whole leave the loss. */
 static void sequences_drop(struct cairn_grpo_job *j)
 {
@@ -166,18 +202,17 @@ static void sequences_drop(struct cairn_grpo_job *j)
 enum cairn_status cairn_grpo_targets(struct cairn_grpo_job *j, const int64_t *order, int64_t first_groups, int64_t *begin,
                                      struct cairn_error *err)
 {
-    const struct cairn_rollouts *r = j->r;
-    const int64_t n = r->response[r->n];
+    const int64_t n = j->r->response[j->r->n];
     enum cairn_status st = CAIRN_OK;
     double numbers[CAIRN_GRPO_NUMBERS];
     int found = 1;
 
     *begin = 0;
-    if (!j->sft && !cairn_grpo_old_is_sampled(j))
+    if (old_is_computed(j))
         TRY(cairn_known_load(j->ctx, j->t, "old", j->old, n, numbers, CAIRN_GRPO_NUMBERS, &found, err));
     if (!found)
         TRY(cairn_points_forget(j->points, err)); /* the weights that old stood under are gone with the first update */
-    else if (!j->sft && !cairn_grpo_old_is_sampled(j))
+    else if (old_is_computed(j))
         cairn_grpo_numbers_in(j->stats, numbers);
     TRY(cairn_points_resume(j->points, begin, numbers, err));
     if (*begin)
@@ -185,15 +220,9 @@ enum cairn_status cairn_grpo_targets(struct cairn_grpo_job *j, const int64_t *or
     j->stats->resumed = *begin;
     if (j->sft)
         goto out;
-    if (cairn_grpo_old_is_sampled(j)) {
-        memcpy(j->old, r->logprobs, (size_t)n * sizeof *j->old);
-        if (!*begin)
-            TRY(probe(j, order, first_groups, err));
-    } else if (!found) {
-        TRY(recompute(j, j->sequence, j->n, 1, err));
-        cairn_grpo_numbers_out(j->stats, numbers);
-        TRY(cairn_known_save(j->ctx, j->t, "old", j->old, n, numbers, CAIRN_GRPO_NUMBERS, err));
-    }
+    TRY(old_prepare(j, found, numbers, err));
+    if (cairn_grpo_old_is_sampled(j) && !*begin)
+        TRY(probe(j, order, first_groups, err));
     if (!strcmp(cairn_recipe_str(j->t->recipe, "train.correction.kind"), "sequence"))
         sequences_drop(j);
     if (j->loss.kl_coef > 0)

@@ -85,7 +85,8 @@ static enum cairn_status micro_compare(struct cairn_grpo_job *j, const struct ca
 
     TRY(cairn_tensor_get(&j->t->k->stream, &scores->logprob, j->row, (size_t)m->rows * sizeof *j->row, err));
     for (int q = 0; q < m->nseq; q++)
-        TRY(cairn_grpo_compare(j, m->member[q]->index, j->row + m->row_of[q], &j->part, err));
+        if (!cairn_grpo_is_stale(j, m->member[q]->index)) /* those were compared when old was computed */
+            TRY(cairn_grpo_compare(j, m->member[q]->index, j->row + m->row_of[q], &j->part, err));
 out:
     return st;
 }

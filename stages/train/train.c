@@ -1,6 +1,7 @@
 /* train.c - the work of cairn-train (train.h): opens inputs, trains, saves the state. */
 #include "stages/train/train.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -91,10 +92,23 @@ out:
     return st;
 }
 
+static void mismatch_tell(struct cairn_stage_ctx *ctx, const char *name, const struct cairn_grpo_mismatch *m)
+{
+    static const char *const what[] = {"tokens", "mean", "max", "bitwise_equal_share", "kl"};
+    double n = m->compared ? (double)m->compared : 1,
+           value[] = {(double)m->compared, m->sum / n, m->max, (double)m->equal / n, m->k3 / n};
+
+    for (int i = 0; i < (m->compared ? 5 : 1); i++) {
+        char key[64];
+
+        snprintf(key, sizeof key, "%s/%s", name, what[i]);
+        cairn_stage_info(ctx, key, value[i]);
+    }
+}
+
 static void stats_tell(struct cairn_stage_ctx *ctx, const struct cairn_grpo_stats *s, double seconds)
 {
     double n = s->loss[CAIRN_LS_TOKENS] > 0 ? s->loss[CAIRN_LS_TOKENS] : 1, updates = s->updates > 0 ? (double)s->updates : 1;
-    double compared = s->compared > 0 ? (double)s->compared : 1;
 
     if (!strcmp(cairn_recipe_str(ctx->run->recipe, "train.loss"), "sft"))
         cairn_stage_info(ctx, "loss/sft", s->sft_loss / updates);
@@ -113,12 +127,10 @@ static void stats_tell(struct cairn_stage_ctx *ctx, const struct cairn_grpo_stat
     cairn_stage_info(ctx, "lr", s->lr);
     cairn_stage_info(ctx, "updates/skipped", (double)s->skipped);
     cairn_stage_info(ctx, "tokens/loss", (double)s->loss_tokens);
-    cairn_stage_info(ctx, "mismatch/tokens", (double)s->compared);
-    if (s->compared) {
-        cairn_stage_info(ctx, "mismatch/mean", s->mismatch_sum / compared);
-        cairn_stage_info(ctx, "mismatch/max", s->mismatch_max);
-        cairn_stage_info(ctx, "mismatch/bitwise_equal_share", (double)s->equal / compared);
-        cairn_stage_info(ctx, "mismatch/kl", s->mismatch_k3 / compared);
+    mismatch_tell(ctx, "mismatch", &s->mismatch);
+    if (s->stale) {
+        cairn_stage_info(ctx, "carried/rollouts", (double)s->stale);
+        mismatch_tell(ctx, "carried", &s->carried);
     }
     cairn_stage_info(ctx, "time/updates", seconds);
     saving_tell(ctx, s->resumed, s->stall_s);
@@ -284,7 +296,8 @@ static enum cairn_status kept_begin(struct cairn_stage_ctx *ctx, struct kept **o
 }
 
 /* The trainer that a step begins with: as the step before left it in this process, or as it is on disk. The same on all ranks. */
-static enum cairn_status trainer_ready(struct cairn_stage_ctx *ctx, const struct inputs *in, struct kept **out, struct cairn_error *err)
+static enum cairn_status trainer_ready(struct cairn_stage_ctx *ctx, const struct inputs *in, struct kept **out,
+                                       struct cairn_error *err)
 {
     const struct cairn_trainer_start start = {
         .dir = in->policy, .base = in->base, .state = in->state, .reset = ctx->link.step == 1, .ctx = ctx};
@@ -293,7 +306,8 @@ static enum cairn_status trainer_ready(struct cairn_stage_ctx *ctx, const struct
     if (kept_is(ctx, ctx->link.step - 1)) {
         *out = ctx->kept;
         (*out)->step = -1;
-        return cairn_trainer_agree(&(*out)->t, "the trainer", cairn_trainer_go_on(&(*out)->t, ctx->run->recipe, start.reset, err), err);
+        return cairn_trainer_agree(&(*out)->t, "the trainer", cairn_trainer_go_on(&(*out)->t, ctx->run->recipe, start.reset, err),
+                                   err);
     }
     TRY(cairn_ranks_agree(ctx, "room for a trainer", kept_begin(ctx, out, err), err));
     TRY(cairn_trainer_open(&(*out)->t, ctx->compute, ctx->run->recipe, &start, err));

@@ -1,22 +1,25 @@
-/* dynamic_test.c - dynamic sampling over prompts that are always right, never right, and now and then: the batch is full, every prompt is
- * accounted for, what is kept is the list's and nobody's speed, kills change nothing, ranks change nothing, and a set that can give nothing
- * ends with the counts.
+/* dynamic_test.c - dynamic sampling over prompts that are always right, never right, and now and then: the batch is full, every
+ * prompt is accounted for, what is kept is the list's and nobody's speed, kills change nothing, ranks change nothing, and a set
+ * that can give nothing ends with the counts.
  *
- * The model is random; graders by regular expression say of any response that it is right (file 0), wrong (file 1), or look at its first
- * character (file 2).
+ * The model is random; graders by regular expression say of any response that it is right (file 0), wrong (file 1), or look at its
+ * first character (file 2).
  */
 #include "tests/stages/lab.h"
 
 #include "ckpt/reader.h"
+#include "stages/common/amend.h"
 
 #define ROLLOUT1 "step/000001/rollout"
 #define ROLLOUT2 "step/000002/rollout"
-#define GRADERS                                                                                                                   \
-    "score.graders={all: {kind: regex, pattern: '(?s).*'}, none: {kind: regex, pattern: '(?!)'}, some: {kind: regex, pattern: " \
+#define GRADERS                                                                                                                    \
+    "score.graders={all: {kind: regex, pattern: '(?s).*'}, none: {kind: regex, pattern: '(?!)'}, some: {kind: regex, pattern: "    \
     "'(?s)\\A[ -_]'}}"
-#define FILES                                                                                                                          \
-    "data.prompts=[{path: %s/a.jsonl, grader: all, weight: 1}, {path: %s/b.jsonl, grader: none, weight: 1}, {path: %s/c.jsonl, grader: some, " \
+#define FILES                                                                                                                      \
+    "data.prompts=[{path: %s/a.jsonl, grader: all, weight: 1}, {path: %s/b.jsonl, grader: none, weight: 1}, {path: %s/c.jsonl, "   \
+    "grader: some, "                                                                                                               \
     "weight: 3}]"
+#define CARRY   "rollout.carry=true", "train.correction=tis"
 #define DYNAMIC "rollout.dynamic={max_rounds: 20}", "rollout.prompts=6", "rollout.samples=4"
 
 static struct cairn_digest digest_at(const char *run, const char *relative)
@@ -75,9 +78,10 @@ static int64_t count(const json_t *content, const char *key)
     return json_integer_value(v ? v : json_object_get(content, key));
 }
 
-/* What a step has stored, held against its own counts. *surplus: prompts of mixed groups that were not kept, in list order; returns their
- * number. first (n): prompts that must stand at the list's beginning. */
-static int64_t account(const char *run, const char *relative, int64_t want, const int64_t *first, int64_t nfirst, int64_t surplus[100])
+/* What a step has stored, held against its own counts. *surplus: prompts of mixed groups that were not kept, in list order; returns
+ * their number. first (n): prompts that must stand at the list's beginning. */
+static int64_t account(const char *run, const char *relative, int64_t want, const int64_t *first, int64_t nfirst,
+                       int64_t surplus[100])
 {
     int64_t kept = 0, mixed = 0, right = 0, wrong = 0, n = 0, groups = 0;
     struct cairn_rollouts r;
@@ -133,7 +137,7 @@ static void test_full_and_accounted(void **state)
         for (int s = 0; s < (step == 1 ? 4 : 1); s++)
             lab_stage_ok(cairn_stage_name((enum cairn_stage)s), path, step, NULL);
     n = account(path, ROLLOUT1, 6, NULL, 0, surplus);
-    assert_true(n > 0); /* or the next line shows nothing */
+    assert_true(n > 0);                            /* or the next line shows nothing */
     account(path, ROLLOUT2, 6, surplus, n, again); /* what came back is drawn first */
 
     /* One at a time, or all at once: who is finished first is another, what is kept is not. */
@@ -146,15 +150,23 @@ static void test_full_and_accounted(void **state)
     lab_close(&l);
 }
 
+static void chain_to(const char *run, int from, int to)
+{
+    for (int step = from; step <= to; step++)
+        for (int s = 0; s < 4; s++)
+            lab_stage_ok(cairn_stage_name((enum cairn_stage)s), run, step, NULL);
+}
+
 /* ---- ranks and kills ------------------------------------------------------------------------------------------------ */
 
 /* mpirun -np ranks cairn-rollout, in a process group of its own. */
-static pid_t ranks_start(int ranks, const char *run)
+static pid_t ranks_start(int ranks, const char *run, int step)
 {
-    char np[20], program[600];
+    char np[20], at[20], program[600];
     pid_t pid;
 
     snprintf(np, sizeof np, "%d", ranks);
+    snprintf(at, sizeof at, "%d", step);
     snprintf(program, sizeof program, "%s/bin/cairn-rollout", cairn_install_dir());
     fflush(NULL);
     pid = fork();
@@ -166,7 +178,7 @@ static pid_t ranks_start(int ranks, const char *run)
         setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
         setenv("OMPI_MCA_mpi_yield_when_idle", "1", 1);
         setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 1);
-        execlp("timeout", "timeout", "-k", "30", "120", "mpirun", "-np", np, program, run, "--step", "1", "--quiet", NULL);
+        execlp("timeout", "timeout", "-k", "30", "120", "mpirun", "-np", np, program, run, "--step", at, "--quiet", NULL);
         _exit(101);
     }
     setpgid(pid, pid);
@@ -211,19 +223,148 @@ static void test_ranks_and_kills(void **state)
         return;
     }
     run_make(&l, "ranks", path, NULL, NULL);
-    assert_int_equal(wait_for(ranks_start(3, path)), 0);
+    assert_int_equal(wait_for(ranks_start(3, path, 1)), 0);
     assert_true(cairn_digest_equal(want, digest_at(path, ROLLOUT1)));
+
+    { /* the second step takes over what the first left, whoever of them it falls to */
+        struct cairn_digest second;
+
+        run_make(&l, "carried", path, CARRY);
+        chain_to(path, 1, 1);
+        lab_stage_ok("rollout", path, 2, NULL);
+        second = digest_at(path, ROLLOUT2);
+        run_make(&l, "carried-ranks", path, CARRY);
+        chain_to(path, 1, 1);
+        assert_int_equal(wait_for(ranks_start(3, path, 2)), 0);
+        assert_true(cairn_digest_equal(second, digest_at(path, ROLLOUT2)));
+    }
 
     run_make(&l, "ranks-killed", path, "rollout.batch=1", NULL);
     for (int i = 0; i < 2; i++) {
-        pid_t pid = ranks_start(2, path);
+        pid_t pid = ranks_start(2, path, 1);
 
         usleep(500000 + (useconds_t)i * 300000);
         kill(-pid, SIGKILL);
         wait_for(pid);
     }
-    assert_int_equal(wait_for(ranks_start(3, path)), 0);
+    assert_int_equal(wait_for(ranks_start(3, path, 1)), 0);
     assert_true(cairn_digest_equal(want, digest_at(path, ROLLOUT1)));
+    lab_close(&l);
+}
+
+/* ---- carried --------------------------------------------------------------------------------------------------------- */
+
+static double info_at(const char *run, const char *relative, const char *key)
+{
+    struct cairn_manifest *m = NULL;
+    char path[600];
+    double x;
+
+    snprintf(path, sizeof path, "%s/%s", run, relative);
+    OK(cairn_manifest_load(&m, path, err));
+    x = json_number_value(json_object_get(json_object_get(m->info, "metrics"), key));
+    cairn_manifest_destroy(m);
+    return x;
+}
+
+/* Rollouts i of a and j of b are one: prompt, tokens, bits of the log-probabilities, end. */
+static void assert_one(const struct cairn_rollouts *a, int64_t i, const struct cairn_rollouts *b, int64_t j)
+{
+    int64_t n = a->offsets[i + 1] - a->offsets[i], m = cairn_rollout_length(a, i);
+
+    assert_true(a->prompt_id[i] == b->prompt_id[j] && a->sample[i] == b->sample[j] && a->finish[i] == b->finish[j]);
+    assert_true(n == b->offsets[j + 1] - b->offsets[j] && a->prompt_length[i] == b->prompt_length[j]);
+    assert_memory_equal(a->tokens + a->offsets[i], b->tokens + b->offsets[j], (size_t)n * sizeof *a->tokens);
+    assert_memory_equal(a->logprobs + a->response[i], b->logprobs + b->response[j], (size_t)m * sizeof *a->logprobs);
+}
+
+static void test_carry(void **state)
+{
+    int64_t surplus[100], back[100], n, k = 0;
+    struct cairn_digest want, trained;
+    struct cairn_rollouts one, two;
+    json_t *first, *second;
+    char path[300], other[300];
+    struct lab l;
+
+    (void)state;
+    lab_open(&l);
+    prompts_put(&l);
+    run_make(&l, "carried", path, CARRY);
+    chain_to(path, 1, 2);
+    n = account(path, ROLLOUT1, 6, NULL, 0, surplus); /* their prompts are in front of the cursor as ever */
+    assert_true(n > 0 && n < 6);
+    account(path, ROLLOUT2, 6, surplus, n, back); /* the list begins with them, and they are all kept */
+    load(&one, &first, path, ROLLOUT1);
+    load(&two, &second, path, ROLLOUT2);
+    for (int64_t i = 0; i < one.n; i++) {
+        assert_int_equal(one.carried[i], -1); /* nothing was before it */
+        if (!one.used[i] && one.sample[i] == 0 && k < n && one.prompt_id[i] == surplus[k]) {
+            for (int s = 0; s < 4; s++) {
+                assert_true(two.carried[4 * k + s] == one.group[i] && two.used[4 * k + s]);
+                assert_one(&one, i + s, &two, 4 * k + s);
+            }
+            k++;
+        }
+    }
+    assert_int_equal(k, n);
+    for (int64_t i = 4 * n; i < two.n; i++)
+        assert_int_equal(two.carried[i], -1);
+    assert_true(count(first, "carried") == 0 && count(second, "carried") == n && !json_object_get(first, "carried"));
+    second = json_object_get(second, "carried");
+    assert_true(json_integer_value(json_object_get(second, "step")) == 1 &&
+                json_integer_value(json_object_get(second, "groups")) == n);
+    assert_string_equal(json_string_value(json_object_get(second, "policy")), json_string_value(json_object_get(first, "policy")));
+    /* The fresh ones are held against the trainer bit by bit, the carried ones are of an older policy and counted apart. */
+    assert_true(info_at(path, "step/000002/train", "mismatch/bitwise_equal_share") == 1);
+    assert_true(info_at(path, "step/000002/train", "carried/rollouts") == (double)(4 * n));
+    assert_true(info_at(path, "step/000002/train", "carried/tokens") > 0 && info_at(path, "step/000002/train", "carried/max") > 0);
+    assert_true(info_at(path, "step/000001/train", "carried/rollouts") == 0);
+    want = digest_at(path, ROLLOUT2);
+    trained = digest_at(path, "step/000002/train");
+    cairn_rollouts_free(&one);
+    cairn_rollouts_free(&two);
+    json_decref(first);
+
+    /* Killed anywhere in the second step, in rollout and in training: the same. */
+    run_make(&l, "carried-killed", other, CARRY);
+    chain_to(other, 1, 1);
+    for (int s = 0; s < 4; s++) {
+        for (int i = 0; i < 4; i++) {
+            struct lab_program p;
+
+            lab_start(&p, cairn_stage_name((enum cairn_stage)s), other, 2, NULL, NULL, NULL);
+            usleep(10000 + (useconds_t)lab_draw(7, (uint32_t)(4 * s + i), 60000));
+            kill(-p.pid, SIGKILL);
+            lab_wait(&p);
+        }
+        lab_stage_ok(cairn_stage_name((enum cairn_stage)s), other, 2, NULL);
+    }
+    assert_true(cairn_digest_equal(want, digest_at(other, ROLLOUT2)));
+    assert_true(cairn_digest_equal(trained, digest_at(other, "step/000002/train")));
+
+    /* Another temperature, or groups of another size: what cannot be carried is sampled, and said. */
+    run_make(&l, "not-carried", other, CARRY);
+    chain_to(other, 1, 1);
+    {
+        const char *const set[] = {"rollout.temperature=0.9"};
+        struct cairn_str said = {0};
+        struct cairn_run *run = NULL;
+        char text[2000];
+        int number;
+
+        OK(cairn_run_open(&run, other, err));
+        OK(cairn_run_amend(run, 2, 1, set, 0, &number, &said, err));
+        cairn_run_close(run);
+        cairn_str_free(&said);
+        assert_int_equal(lab_stage("rollout", other, 2, NULL, text), 0);
+        assert_non_null(strstr(text, "are sampled again: they were drawn at another temperature"));
+        load(&two, &second, other, ROLLOUT2);
+        for (int64_t i = 0; i < two.n; i++)
+            assert_int_equal(two.carried[i], -1);
+        cairn_rollouts_free(&two);
+        json_decref(second);
+    }
     lab_close(&l);
 }
 
@@ -255,7 +396,7 @@ static void test_impossible(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_full_and_accounted), cmocka_unit_test(test_ranks_and_kills),
-                                       cmocka_unit_test(test_impossible)};
+                                       cmocka_unit_test(test_carry), cmocka_unit_test(test_impossible)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* grpo_test.c - grpo.c: loss and gradient of an update against the objective computed naively, and what must be noticed, left out or refused. */
+/* grpo_test.c - grpo.c: loss and gradient of an update against the objective computed naively, and what must be noticed, left out
+ * or refused. */
 #include "tests/stages/trainlab.h"
 
 static struct cairn_grpo_stats stats;
@@ -36,7 +37,11 @@ static float *reference(struct rig *g)
 
         if (!cairn_micro_fill(&g->t.micro, &q, 1, &next, 1000))
             continue;
-        b = (struct cairn_batch){.n = q.length - 1, .id = g->t.micro.id, .pos = g->t.micro.pos, .seq = g->t.micro.seq, .nseq = 1,
+        b = (struct cairn_batch){.n = q.length - 1,
+                                 .id = g->t.micro.id,
+                                 .pos = g->t.micro.pos,
+                                 .seq = g->t.micro.seq,
+                                 .nseq = 1,
                                  .start = g->t.micro.start};
         OK(cairn_forward(pass, &b, g->t.micro.target, rig_temperature(g), &s, err));
         OK(cairn_tensor_get(&g->k.stream, &s.logprob, row, (size_t)b.n * sizeof *row, err));
@@ -51,9 +56,9 @@ static float *reference(struct rig *g)
 
 static const struct variant {
     const char *override[6];
-    float off;   /* the sampler's log-probabilities differ from ours by up to this (old := the sampler's) */
-    int stale;   /* they are of another policy: old is recomputed */
-    int masks;   /* some rollouts masked, some unused, some empty */
+    float off; /* the sampler's log-probabilities differ from ours by up to this (old := the sampler's) */
+    int stale; /* they are of another policy: old is recomputed */
+    int masks; /* some rollouts masked, some unused, some empty */
     const char *why;
 } variants[] = {
     {{ONE}, 0, 0, 0, "first update: ratio 1"},
@@ -68,10 +73,20 @@ static const struct variant {
     {{ONE, "mismatch.max=9", "train.reduction=sum_over_max"}, 0.6f, 0, 1, "sum over the cap"},
     {{ONE, "train.on_policy=correct", "train.correction=tis"}, 0.9f, 1, 1, "truncated importance sampling"},
     {{ONE, "train.on_policy=correct", "train.correction={kind: icepop, low: 0.7, high: 1.4}"}, 0.9f, 1, 1, "icepop"},
-    {{ONE, "train.on_policy=correct", "train.correction={kind: sequence, low: 0.9, high: 1.1}", "train.reduction=sum_over_max"}, 0.9f, 1, 0,
+    {{ONE, "train.on_policy=correct", "train.correction={kind: sequence, low: 0.9, high: 1.1}", "train.reduction=sum_over_max"},
+     0.9f,
+     1,
+     0,
      "sequences outside a band are dropped"},
-    {{ONE, "rollout.top_p=0.9", "train.truncation=correct", "train.correction={kind: tis, cap: 0.8}"}, 0, 0, 1, "weights of what was drawn from"},
-    {{ONE, "rollout.top_k=9", "train.truncation=correct", "train.correction={kind: icepop, low: 0.6, high: 1.1}"}, 0, 0, 1,
+    {{ONE, "rollout.top_p=0.9", "train.truncation=correct", "train.correction={kind: tis, cap: 0.8}"},
+     0,
+     0,
+     1,
+     "weights of what was drawn from"},
+    {{ONE, "rollout.top_k=9", "train.truncation=correct", "train.correction={kind: icepop, low: 0.6, high: 1.1}"},
+     0,
+     0,
+     1,
      "drawn from fewer: a band of weights"},
     {{ONE, "train.kl={coef: 0.3, kind: k1}"}, 0, 0, 1, "kl k1"},
     {{ONE, "train.kl={coef: 0.3, kind: k2}"}, 0, 0, 0, "kl k2"},
@@ -148,7 +163,8 @@ static void variant_run(struct rig *g, const struct variant *v)
         assert_true(stats.loss[CAIRN_LS_TOKENS] == (double)want.tokens);
         near("ratio/min", stats.loss[CAIRN_LS_RATIO_MIN], want.ratio_min, 1e-6, v->why);
         near("ratio/max", stats.loss[CAIRN_LS_RATIO_MAX], want.ratio_max, 1e-6, v->why);
-        assert_true(stats.loss[CAIRN_LS_CLIP_LOW] == (double)want.clip_low && stats.loss[CAIRN_LS_CLIP_HIGH] == (double)want.clip_high);
+        assert_true(stats.loss[CAIRN_LS_CLIP_LOW] == (double)want.clip_low &&
+                    stats.loss[CAIRN_LS_CLIP_HIGH] == (double)want.clip_high);
     }
     if (v->off > 0 && strstr(v->why, "both sides"))
         assert_true(want.clip_low > 3 && want.clip_high > 3 && want.ratio_max > 1.4); /* the case is what it says */
@@ -303,9 +319,9 @@ static void test_first_update(void **state)
     OK(step_run(&g, 1, 1, err));
     assert_true(stats.loss[CAIRN_LS_RATIO_MIN] == 1 && stats.loss[CAIRN_LS_RATIO_MAX] == 1);
     near("loss", stats.loss[CAIRN_LS_POLICY], -mean, 1e-6, "minus the token mean of A");
-    assert_int_equal(stats.compared, g.r.response[g.r.n]); /* its whole mini-batch, for free */
-    assert_int_equal(stats.equal, stats.compared);
-    assert_true(stats.mismatch_max == 0);
+    assert_int_equal(stats.mismatch.compared, g.r.response[g.r.n]); /* its whole mini-batch, for free */
+    assert_int_equal(stats.mismatch.equal, stats.mismatch.compared);
+    assert_true(stats.mismatch.max == 0);
     rig_trainer_close(&g);
     rig_close(&g);
 }
@@ -331,13 +347,14 @@ static void test_updates(void **state)
         assert_int_equal(stats.groups, row[i].groups);
         assert_int_equal(stats.rollouts, g.r.n);
         assert_true(stats.loss[CAIRN_LS_RATIO_MIN] < 1 && stats.loss[CAIRN_LS_RATIO_MAX] > 1);
-        assert_true(stats.compared > 0 && stats.compared < g.r.response[g.r.n]); /* the first mini-batch alone */
+        assert_true(stats.mismatch.compared > 0 && stats.mismatch.compared < g.r.response[g.r.n]); /* the first mini-batch alone */
         rig_trainer_close(&g);
     }
     rig_close(&g);
 }
 
-/* ---- sampler and trainer ------------------------------------------------------------------------------------------------------- */
+/* ---- sampler and trainer -------------------------------------------------------------------------------------------------------
+ */
 
 static void flip(float *x)
 {
@@ -388,8 +405,8 @@ static void test_mismatch(void **state)
             masters = rig_flat(&g, &g.t.optimizer.master.flat);
             st = step_run(&g, 1, row[i].same_numerics, &e);
             after = rig_flat(&g, &g.t.optimizer.master.flat);
-            snprintf(word, sizeof word, "rollout %lld (group %d, sample %d), response token 2 (id %lld)", (long long)at, g.r.group[at],
-                     g.r.sample[at], (long long)id);
+            snprintf(word, sizeof word, "rollout %lld (group %d, sample %d), response token 2 (id %lld)", (long long)at,
+                     g.r.group[at], g.r.sample[at], (long long)id);
             if (st == CAIRN_ENUMERIC) {
                 found++;
                 if (!strstr(e.text, word))
@@ -425,8 +442,8 @@ static void test_foreign(void **state)
     for (int64_t k = 0; k < g.r.response[g.r.n]; k++)
         g.r.logprobs[k] -= 0.8f;
     OK(step_run(&g, 0, 1, err));
-    assert_int_equal(stats.compared, g.r.response[g.r.n]);
-    near("mismatch", stats.mismatch_max, 0.8, 1e-3, "told all the same");
+    assert_int_equal(stats.mismatch.compared, g.r.response[g.r.n]);
+    near("mismatch", stats.mismatch.max, 0.8, 1e-3, "told all the same");
     rig_trainer_close(&g);
     rig_trainer(&g, NULL);
     rig_data(&g, 4, 3, 2, 9, 7);
@@ -434,12 +451,13 @@ static void test_foreign(void **state)
     g.r.logprobs = NULL;
     OK(step_run(&g, 0, 0, err));
     assert_int_equal(stats.updates, 2);
-    assert_int_equal(stats.compared, 0);
+    assert_int_equal(stats.mismatch.compared, 0);
     rig_trainer_close(&g);
     rig_close(&g);
 }
 
-/* ---- what is left out ----------------------------------------------------------------------------------------------------------- */
+/* ---- what is left out -----------------------------------------------------------------------------------------------------------
+ */
 
 static void test_nothing_to_learn(void **state)
 {
@@ -515,10 +533,12 @@ static void test_nonfinite(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON("cpu", test_against_naive), ON("cpu", test_adapter),       ON("guard", test_adapter),     ON("cpu", test_adapter_alone),
-        ON("cpu", test_packing),       ON("guard", test_packing),     ON("cpu", test_token_mean),    ON("cpu", test_first_update),
-        ON("guard", test_first_update), ON("cpu", test_updates),      ON("cpu", test_mismatch),      ON("cpu", test_foreign),
-        ON("guard", test_foreign),     ON("cpu", test_nothing_to_learn), ON("cpu", test_one_update_empty), ON("cpu", test_nonfinite),
+        ON("cpu", test_against_naive), ON("cpu", test_adapter),          ON("guard", test_adapter),
+        ON("cpu", test_adapter_alone), ON("cpu", test_packing),          ON("guard", test_packing),
+        ON("cpu", test_token_mean),    ON("cpu", test_first_update),     ON("guard", test_first_update),
+        ON("cpu", test_updates),       ON("cpu", test_mismatch),         ON("cpu", test_foreign),
+        ON("guard", test_foreign),     ON("cpu", test_nothing_to_learn), ON("cpu", test_one_update_empty),
+        ON("cpu", test_nonfinite),
     };
 
     return cmocka_run_group_tests_name("grpo", tests, NULL, NULL);

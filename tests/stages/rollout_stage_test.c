@@ -1,5 +1,5 @@
-/* rollout_stage_test.c - cairn-rollout as a program: what it samples depends on the recipe alone, survives kills, goes through the prompts
- * in order, keeps mixed groups, names what is wrong with prompts. */
+/* rollout_stage_test.c - cairn-rollout as a program: what it samples depends on the recipe alone, survives kills, goes through the
+ * prompts in order, keeps mixed groups, names what is wrong with prompts. */
 #include "tests/stages/lab.h"
 
 #include "ckpt/reader.h"
@@ -78,7 +78,8 @@ static void test_content(void **state)
 
     (void)state;
     lab_open(&l);
-    cairn_run_close(lab_init(&l, LAB_OVERRIDES("rollout.temperature=0.7", "rollout.prompts=12", "rollout.top_p=0.8", "train.truncation=ignore")));
+    cairn_run_close(lab_init(
+        &l, LAB_OVERRIDES("rollout.temperature=0.7", "rollout.prompts=12", "rollout.top_p=0.8", "train.truncation=ignore")));
     lab_stage_ok("rollout", l.run, 1, NULL);
     load(&r, &content, &info, l.run, "step/000001/rollout");
     policy = digest_at(l.run, "policy/000000");
@@ -107,8 +108,9 @@ static void test_content(void **state)
     for (int64_t i = 0; i < r.n; i += 3) { /* 12 groups of 8 prompts: the second time a prompt comes, its draws are others */
         for (int64_t j = i + 3; j < r.n; j += 3)
             if (r.prompt_id[i] == r.prompt_id[j])
-                assert_true(cairn_rollout_length(&r, i) != cairn_rollout_length(&r, j) ||
-                            memcmp(r.tokens + r.offsets[i], r.tokens + r.offsets[j], (size_t)(r.offsets[i + 1] - r.offsets[i]) * 4));
+                assert_true(
+                    cairn_rollout_length(&r, i) != cairn_rollout_length(&r, j) ||
+                    memcmp(r.tokens + r.offsets[i], r.tokens + r.offsets[j], (size_t)(r.offsets[i + 1] - r.offsets[i]) * 4));
     }
     json_decref(content);
     json_decref(info);
@@ -160,10 +162,11 @@ static void test_eval(void **state)
 
     (void)state;
     lab_open(&l);
-    snprintf(sets, sizeof sets,
-             "data.eval=[{name: held, path: %s/held.jsonl, k: 2}, {name: cold, path: %s/held.jsonl, k: 2, temperature: 0, limit: 2, "
-             "max_new_tokens: 4}, {name: again, path: %s/prompts.jsonl, k: 3}]",
-             l.dir, l.dir, l.dir);
+    snprintf(
+        sets, sizeof sets,
+        "data.eval=[{name: held, path: %s/held.jsonl, k: 2}, {name: cold, path: %s/held.jsonl, k: 2, temperature: 0, limit: 2, "
+        "max_new_tokens: 4}, {name: again, path: %s/prompts.jsonl, k: 3}]",
+        l.dir, l.dir, l.dir);
     cairn_run_close(lab_init(&l, LAB_OVERRIDES(sets)));
     lab_stage_ok("rollout", l.run, 0, "held");
     load(&r, &content, NULL, l.run, "eval/000000/held/rollout");
@@ -250,8 +253,8 @@ static void test_killed(void **state)
 }
 
 /* wrong = -1 and truncated = zero make groups mixed that stop here and hit the cap there: a micro model gets nothing right. */
-#define MIXED                                                                                                                       \
-    "score.reward={right: 1, wrong: -1, truncated: zero}", "rollout.dynamic={max_rounds: 6}",                                          \
+#define MIXED                                                                                                                      \
+    "score.reward={right: 1, wrong: -1, truncated: zero}", "rollout.dynamic={max_rounds: 6}",                                      \
         "rollout.stop=[256, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110]"
 
 static void test_dynamic(void **state)
@@ -319,12 +322,13 @@ static void test_refused(void **state)
         {"{\"prompt\": 7, \"answer\": 2}\n", NULL, 65, ":1: ", "prompt is no text"},
         {"{\"prompt\": \"x\", \"answer\": []}\n", NULL, 65, ":1: ", "answer is no text"},
         {"{\"prompt\": \"\", \"answer\": 1}\n", NULL, 65, ":1: the prompt has no tokens", "empty prompt"},
-        {"{\"prompt\": \"12345678901234567890123456789012345678901234567890123456789012345678901234567890123456789\", \"answer\": 1}\n", NULL, 65,
-         ":1: a prompt of 89 tokens", "89 and 10 tokens exceed 96 positions"},
+        {"{\"prompt\": \"12345678901234567890123456789012345678901234567890123456789012345678901234567890123456789\", \"answer\": "
+         "1}\n",
+         NULL, 65, ":1: a prompt of 89 tokens", "89 and 10 tokens exceed 96 positions"},
         {"{\"prompt\": \"1\", \"answer\": 1}\n", "rollout.dynamic={max_rounds: 2}", 65, "16 all wrong", "nothing to learn from"},
         {"{\"prompt\": \"1\", \"answer\": 1}\n", "rollout.stop=[262]", 78, "rollout.stop", "stop id outside the vocabulary"},
-        {"{\"prompt\": \"1\", \"answer\": 1}\n", "data.template=glm5.2", 78, "data.template", "role token that the tokenizer lacks"},
-        {"{\"prompt\": \"1\", \"answer\": 1}\n", "rollout.store=[text]", 78, "rollout.store", "not built yet"},
+        {"{\"prompt\": \"1\", \"answer\": 1}\n", "data.template=glm5.2", 78, "data.template",
+         "role token that the tokenizer lacks"},
     };
     struct lab l;
 
@@ -352,8 +356,8 @@ static void test_refused(void **state)
     lab_close(&l);
 }
 
-/* A model with more ids than its tokenizer: no response holds one that could not be read, and the trainer's log-probabilities, which know
- * of no bar, are the sampler's to the bit (or it would stop with 76). */
+/* A model with more ids than its tokenizer: no response holds one that could not be read, and the trainer's log-probabilities,
+ * which know of no bar, are the sampler's to the bit (or it would stop with 76). */
 static void test_barred(void **state)
 {
     static const char *const ways[] = {"rollout.top_p=1", "rollout.top_p=0.9"};
@@ -366,7 +370,8 @@ static void test_barred(void **state)
         char path[300], name[20];
 
         snprintf(name, sizeof name, "barred%zu", w);
-        run_make(&l, name, path, LAB_OVERRIDES("model.init.vocab_size=700", "rollout.prompts=8", "train.truncation=ignore", ways[w]));
+        run_make(&l, name, path,
+                 LAB_OVERRIDES("model.init.vocab_size=700", "rollout.prompts=8", "train.truncation=ignore", ways[w]));
         lab_stage_ok("rollout", path, 1, NULL);
         load(&r, NULL, NULL, path, "step/000001/rollout");
         assert_true(r.response[r.n] > 150); /* 0.63 of the random model's mass is behind the tokenizer's ids */
@@ -376,8 +381,50 @@ static void test_barred(void **state)
         lab_stage_ok("score", path, 1, NULL);
         lab_stage_ok("train", path, 1, NULL);
     }
-    FAILS(CAIRN_ERECIPE, "the tokenizer has no id 262",
-          lab_init_at(&(struct cairn_run *){NULL}, &l, l.run, LAB_OVERRIDES("model.init.vocab_size=700", "rollout.stop=[262]"), err));
+    FAILS(
+        CAIRN_ERECIPE, "the tokenizer has no id 262",
+        lab_init_at(&(struct cairn_run *){NULL}, &l, l.run, LAB_OVERRIDES("model.init.vocab_size=700", "rollout.stop=[262]"), err));
+    lab_close(&l);
+}
+
+/* rollout.store text: what the tokens say, byte for byte, of training and evaluation; nothing else is another for it. */
+static void test_store_text(void **state)
+{
+    static const char *const added[] = {"<|endoftext|>", "[gMASK]", "<sop>", "<|user|>", "<|assistant|>", "<|observation|>"};
+    static const char *const places[] = {"step/000001/rollout", "eval/000000/held/rollout"};
+    struct cairn_rollouts r, plain;
+    struct lab l;
+    char path[300], other[300];
+
+    (void)state;
+    lab_open(&l);
+    run_make(&l, "text", path, LAB_OVERRIDES("rollout.store=[text]", "rollout.prompts=9", "run.eval_every=2", LAB_EVAL));
+    run_make(&l, "plain", other, LAB_OVERRIDES("rollout.prompts=9", "run.eval_every=2", LAB_EVAL));
+    for (int k = 0; k < 2; k++) {
+        lab_stage_ok("rollout", path, !k, k ? "held" : NULL);
+        lab_stage_ok("rollout", other, !k, k ? "held" : NULL);
+        load(&r, NULL, NULL, path, places[k]);
+        load(&plain, NULL, NULL, other, places[k]);
+        assert_true(r.text && !plain.text);
+        for (int64_t i = 0; i < r.n; i++) {
+            const int32_t *t = r.tokens + r.offsets[i] + r.prompt_length[i];
+            struct cairn_str want = {0};
+
+            for (int64_t j = 0; j < cairn_rollout_length(&r, i); j++)
+                if (t[j] < 256)
+                    cairn_str_putc(&want, (char)t[j]);
+                else
+                    cairn_str_puts(&want, added[t[j] - 256]);
+            assert_int_equal(r.text_offsets[i + 1] - r.text_offsets[i], want.len);
+            assert_memory_equal(r.text + r.text_offsets[i], cairn_str_z(&want), want.len);
+            cairn_str_free(&want);
+        }
+        assert_true(r.n == plain.n && r.offsets[r.n] == plain.offsets[plain.n]);
+        assert_memory_equal(r.tokens, plain.tokens, (size_t)r.offsets[r.n] * sizeof *r.tokens);
+        assert_memory_equal(r.logprobs, plain.logprobs, (size_t)r.response[r.n] * sizeof *r.logprobs);
+        cairn_rollouts_free(&r);
+        cairn_rollouts_free(&plain);
+    }
     lab_close(&l);
 }
 
@@ -390,7 +437,8 @@ static void test_stop_strings(void **state)
 
     (void)state;
     lab_open(&l);
-    cairn_run_close(lab_init(&l, LAB_OVERRIDES("rollout.stop=[\"<|endoftext|>\", a, \"bc\", \"7\"]", "rollout.samples=40", "rollout.max_new_tokens=60")));
+    cairn_run_close(lab_init(&l, LAB_OVERRIDES("rollout.stop=[\"<|endoftext|>\", a, \"bc\", \"7\"]", "rollout.samples=40",
+                                               "rollout.max_new_tokens=60")));
     lab_stage_ok("rollout", l.run, 1, NULL);
     load(&r, NULL, NULL, l.run, "step/000001/rollout");
     for (int64_t i = 0; i < r.n; i++) {
@@ -416,8 +464,9 @@ static void test_stop_strings(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ops_keys), cmocka_unit_test(test_content), cmocka_unit_test(test_two_steps),  cmocka_unit_test(test_eval),
-        cmocka_unit_test(test_killed),   cmocka_unit_test(test_dynamic), cmocka_unit_test(test_refused), cmocka_unit_test(test_stop_strings),
+        cmocka_unit_test(test_ops_keys), cmocka_unit_test(test_content),    cmocka_unit_test(test_two_steps),
+        cmocka_unit_test(test_eval),     cmocka_unit_test(test_killed),     cmocka_unit_test(test_dynamic),
+        cmocka_unit_test(test_refused),  cmocka_unit_test(test_store_text), cmocka_unit_test(test_stop_strings),
         cmocka_unit_test(test_barred),
     };
 

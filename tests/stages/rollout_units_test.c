@@ -1,5 +1,5 @@
-/* rollout_units_test.c - the list of candidates: what is kept depends on the order of the list, never on who finished first; whole units of a
- * dead attempt are taken over, and the artefact is the same however often it died. */
+/* rollout_units_test.c - the list of candidates: what is kept depends on the order of the list, never on who finished first; whole
+ * units of a dead attempt are taken over, and the artefact is the same however often it died. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,14 +16,14 @@
 #include "stages/rollout/units.h"
 
 #define SAMPLES 3
-#define MOST 64
+#define MOST    64
 
-#define OK(call)                                                   \
-    do {                                                           \
-        struct cairn_error err_ = {0}, *err = &err_;               \
-        enum cairn_status st_ = (call);                            \
-        if (st_ != CAIRN_OK)                                       \
-            fail_msg("%s: %s", cairn_status_name(st_), err_.text); \
+#define OK(call)                                                                                                                   \
+    do {                                                                                                                           \
+        struct cairn_error err_ = {0}, *err = &err_;                                                                               \
+        enum cairn_status st_ = (call);                                                                                            \
+        if (st_ != CAIRN_OK)                                                                                                       \
+            fail_msg("%s: %s", cairn_status_name(st_), err_.text);                                                                 \
     } while (0)
 
 static char dir[256];
@@ -43,18 +43,26 @@ static int teardown(void **state)
     return cairn_tree_remove(dir, NULL) == CAIRN_OK ? 0 : -1;
 }
 
-/* Verdicts of group g, sample s: as the letters say; R all right, W all wrong, M mixed; F and G: half right, and one is right by less, or by
- * more, than what counts as equal. */
+/* Verdicts of group g, sample s: as the letters say; R all right, W all wrong, M mixed; T, U, N: like R, W, M, but the grader of
+ * sample 1 took too long, which counts as wrong (N: of no other than sample 1); F and G: half right, and one is right by less, or
+ * by more, than what counts as equal. */
 static const char *letters;
 static int asked;
 
 static uint8_t verdict_of(int64_t g, int s)
 {
-    return letters[g] == 'R' || (letters[g] == 'M' && s == (int)(g % SAMPLES));
+    if (s == 1 && strchr("TUN", letters[g]))
+        return 0;
+    return letters[g] == 'R' || letters[g] == 'T' || (letters[g] == 'M' && s == (int)(g % SAMPLES)) || (letters[g] == 'N' && !s);
+}
+
+static uint8_t status_of(int64_t g, int s)
+{
+    return s == 1 && strchr("TUN", letters[g]) ? CAIRN_VERDICT_TIMEOUT : CAIRN_VERDICT_OK;
 }
 
 static enum cairn_status grade(void *arg, int64_t prompt_id, const struct cairn_response *r, int n, uint8_t *verdict, float *value,
-                               struct cairn_error *err)
+                               uint8_t *status, struct cairn_error *err)
 {
     (void)arg;
     (void)err;
@@ -63,6 +71,7 @@ static enum cairn_status grade(void *arg, int64_t prompt_id, const struct cairn_
         assert_int_equal(r[s].tokens[0], prompt_id * 10 + s); /* the right responses, in order */
         verdict[s] = verdict_of(prompt_id, s);
         value[s] = verdict[s];
+        status[s] = status_of(prompt_id, s);
         if (letters[prompt_id] == 'F' || letters[prompt_id] == 'G')
             value[s] = 0.5f + (s ? 0 : letters[prompt_id] == 'F' ? 5e-7f : 1e-5f);
     }
@@ -70,7 +79,8 @@ static enum cairn_status grade(void *arg, int64_t prompt_id, const struct cairn_
     return CAIRN_OK;
 }
 
-struct try {
+struct
+try {
     struct cairn_attempt *attempt;
     struct cairn_manifest *manifest;
     struct cairn_units *units;
@@ -79,8 +89,14 @@ struct try {
 static void try_begin(struct try *t, const char *path, int64_t want, int dynamic)
 {
     struct cairn_attempt_opts ao = {0};
-    struct cairn_units_opts o = {.samples = SAMPLES, .want = want, .dynamic = dynamic, .right = 1, .identity = "test numerics", .dir = path,
-                                 .sampled = 1, .grade = grade};
+    struct cairn_units_opts o = {.samples = SAMPLES,
+                                 .want = want,
+                                 .dynamic = dynamic,
+                                 .right = 1,
+                                 .identity = "test numerics",
+                                 .dir = path,
+                                 .sampled = 1,
+                                 .grade = grade};
 
     t->manifest = cairn_manifest_create("rollout", 1, "");
     assert_non_null(t->manifest);
@@ -105,7 +121,7 @@ static void add(struct try *t, int64_t from, int64_t to)
 
         for (int64_t i = 0; i <= g % 4; i++)
             assert_true(cairn_ids_push(&ids, (int32_t)(g + i)));
-        OK(cairn_units_add(t->units, g, &ids, err));
+        OK(cairn_units_add(t->units, g, &ids, -1, err));
     }
 }
 
@@ -121,7 +137,12 @@ static void put(struct try *t, int64_t g, int s)
         sampled[i] = lp[i] / 2;
     }
     OK(cairn_units_put(t->units,
-                       &(struct cairn_response){.tag = g, .sample = s, .n = n, .tokens = tokens, .logprobs = lp, .logprobs_sampled = sampled,
+                       &(struct cairn_response){.tag = g,
+                                                .sample = s,
+                                                .n = n,
+                                                .tokens = tokens,
+                                                .logprobs = lp,
+                                                .logprobs_sampled = sampled,
                                                 .finish = n > 9 ? CAIRN_FINISH_LENGTH : CAIRN_FINISH_STOP},
                        err));
 }
@@ -165,7 +186,7 @@ static void check(const char *path, int64_t groups, int64_t want, int dynamic)
     assert_int_equal(r.n, groups * SAMPLES);
     for (int64_t i = 0; i < r.n; i++) {
         int64_t g = i / SAMPLES, n = 1 + (g * 7 + i % SAMPLES * 3) % 11;
-        int mixed = letters[g] == 'M', used = !dynamic || (mixed && kept < want);
+        int mixed = letters[g] == 'M' || letters[g] == 'T' || letters[g] == 'N', used = !dynamic || (mixed && kept < want);
 
         assert_int_equal(r.group[i], g);
         assert_int_equal(r.prompt_id[i], g);
@@ -179,6 +200,10 @@ static void check(const char *path, int64_t groups, int64_t want, int dynamic)
         assert_int_equal(r.finish[i], n > 9 ? CAIRN_FINISH_LENGTH : CAIRN_FINISH_STOP);
         assert_int_equal(r.used[i], used);
         assert_int_equal(r.verdict[i], dynamic ? verdict_of(g, (int)(i % SAMPLES)) : CAIRN_VERDICT_UNASKED);
+        if (dynamic)
+            assert_int_equal(r.status[i], status_of(g, (int)(i % SAMPLES)));
+        else
+            assert_null(r.status);
         kept += used && i % SAMPLES == SAMPLES - 1;
     }
     cairn_rollouts_free(&r);
@@ -199,17 +224,20 @@ static const struct {
     int dynamic, rounds;
     int64_t kept, surplus, all_right, all_wrong;
     const char *why;
+    int64_t undecided, timeouts;
 } table[] = {
-    {"MRWMRWMRWMRWMRWMRWMR", 20, 0, 1, 20, 0, 0, 0, "everything is kept"},
-    {"MMMMMMMMMMMMMMMMMMMMMMMM", 10, 1, 1, 10, 14, 0, 0, "more than wanted"},
-    {"MRWMRWMRWMMM", 4, 1, 1, 4, 2, 3, 3, "first in list order"},
-    {"RWRWRWRWRRRRWWWWRMRM", 9, 1, 1, 2, 0, 10, 8, "not enough"},
-    {"MRWMRWMRWMRWMRWMRWMRWMRWMRWM", 10, 1, 3, 10, 0, 9, 9, "three rounds"},
-    {"WWWWWWWWWWWM", 1, 1, 2, 1, 0, 0, 11, "the very last"},
+    {"MRWMRWMRWMRWMRWMRWMR", 20, 0, 1, 20, 0, 0, 0, "everything is kept", 0, 0},
+    {"MMMMMMMMMMMMMMMMMMMMMMMM", 10, 1, 1, 10, 14, 0, 0, "more than wanted", 0, 0},
+    {"MRWMRWMRWMMM", 4, 1, 1, 4, 2, 3, 3, "first in list order", 0, 0},
+    {"RWRWRWRWRRRRWWWWRMRM", 9, 1, 1, 2, 0, 10, 8, "not enough", 0, 0},
+    {"MRWMRWMRWMRWMRWMRWMRWMRWMRWM", 10, 1, 3, 10, 0, 9, 9, "three rounds", 0, 0},
+    {"WWWWWWWWWWWM", 1, 1, 2, 1, 0, 0, 11, "the very last", 0, 0},
+    {"TUNRWMTUNRWM", 4, 1, 1, 4, 2, 2, 4, "time-outs count as wrong: all but one right are mixed, and that is told", 4, 6},
 };
 
 /* Rounds cut the list in equal pieces; each is sampled to its end before the next is added. `kill`: attempts that die first. */
-static void make(const char *path, size_t row, uint64_t seed, int kills, struct cairn_units_counts *c, int64_t **back, int64_t *nback)
+static void make(const char *path, size_t row, uint64_t seed, int kills, struct cairn_units_counts *c, int64_t **back,
+                 int64_t *nback)
 {
     int64_t n = (int64_t)strlen(table[row].letters);
     int rounds = table[row].rounds;
@@ -255,12 +283,13 @@ static void test_list_order(void **state)
             snprintf(path, sizeof path, "%s/order-%zu-%d", dir, i, (int)seed);
             make(path, i, seed, 0, &c, &back, &nback);
             check(path, groups, table[i].want, table[i].dynamic);
-            if (c.groups != groups || c.kept != table[i].kept || c.surplus != table[i].surplus || c.all_right != table[i].all_right ||
-                c.all_wrong != table[i].all_wrong || c.rollouts != groups * SAMPLES || nback != c.surplus)
-                fail_msg("%s: kept %lld, surplus %lld, all right %lld, all wrong %lld", table[i].why, (long long)c.kept, (long long)c.surplus,
-                         (long long)c.all_right, (long long)c.all_wrong);
+            if (c.groups != groups || c.kept != table[i].kept || c.surplus != table[i].surplus ||
+                c.all_right != table[i].all_right || c.all_wrong != table[i].all_wrong || c.undecided != table[i].undecided ||
+                c.status[CAIRN_VERDICT_TIMEOUT] != table[i].timeouts || c.rollouts != groups * SAMPLES || nback != c.surplus)
+                fail_msg("%s: kept %lld, surplus %lld, all right %lld, all wrong %lld", table[i].why, (long long)c.kept,
+                         (long long)c.surplus, (long long)c.all_right, (long long)c.all_wrong);
             for (int64_t k = 0, g = 0, mixed = 0; k < nback; g++) /* in list order, behind the kept ones */
-                if (letters[g] == 'M' && ++mixed > table[i].want)
+                if (strchr("MTN", letters[g]) && ++mixed > table[i].want)
                     assert_int_equal(back[k++], g);
             free(back);
             if (!seed)
@@ -383,7 +412,7 @@ static void test_repeats(void **state)
         struct cairn_ids ids = {0};
 
         assert_true(cairn_ids_push(&ids, 1));
-        OK(cairn_units_add(t.units, cairn_prompt_id(i % 2, i % 50), &ids, err));
+        OK(cairn_units_add(t.units, cairn_prompt_id(i % 2, i % 50), &ids, -1, err));
     }
     for (int i = 0; i < 300; i++)
         assert_int_equal(cairn_units_repeat(t.units, i), i / 50);
@@ -412,8 +441,15 @@ static void test_raw_rewards(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct cairn_units_opts o = {.samples = SAMPLES, .want = 8, .dynamic = 1, .right = rows[i].right, .wrong = rows[i].wrong, .sampled = 1,
-                                     .truncated_zero = rows[i].zero, .identity = "x", .grade = grade};
+        struct cairn_units_opts o = {.samples = SAMPLES,
+                                     .want = 8,
+                                     .dynamic = 1,
+                                     .right = rows[i].right,
+                                     .wrong = rows[i].wrong,
+                                     .sampled = 1,
+                                     .truncated_zero = rows[i].zero,
+                                     .identity = "x",
+                                     .grade = grade};
         char path[300];
         struct try t;
 
@@ -462,8 +498,9 @@ static void test_refill(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_list_order), cmocka_unit_test(test_killed), cmocka_unit_test(test_adopted), cmocka_unit_test(test_not_adopted),
-        cmocka_unit_test(test_repeats),    cmocka_unit_test(test_raw_rewards), cmocka_unit_test(test_refill),
+        cmocka_unit_test(test_list_order),  cmocka_unit_test(test_killed),  cmocka_unit_test(test_adopted),
+        cmocka_unit_test(test_not_adopted), cmocka_unit_test(test_repeats), cmocka_unit_test(test_raw_rewards),
+        cmocka_unit_test(test_refill),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

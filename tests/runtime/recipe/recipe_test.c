@@ -167,9 +167,6 @@ static void bad_files(void **state)
         /* what this build cannot do */
         {WHOLE "train: {parallel: {tp: 2}}\n", "r.yaml:3:24: train.parallel.tp: 2: this build trains with tp 1 only"},
         {WHOLE "rollout: {parallel: {ep: 4}}\n", "r.yaml:3:26: rollout.parallel.ep: 4: this build samples with ep 1 only"},
-        {WHOLE "rollout: {carry: true, dynamic: {}}\ntrain: {correction: {kind: icepop}}\n",
-         "r.yaml:3:18: rollout.carry: true: this build draws the prompts of surplus groups again"},
-        {WHOLE "rollout: {store: [text]}\n", "r.yaml:3:11: rollout.store: text: this build keeps tokens and log-probabilities only"},
         {WHOLE "sync: {path: shm}\n",
          "r.yaml:3:14: sync.path: shm: trainer and sampler are alive at once in run.mode: resident only; take auto or file"},
         {WHOLE "run: {mode: resident}\nsync: {path: nccl}\n",
@@ -177,7 +174,8 @@ static void bad_files(void **state)
         {WHOLE "run: {mode: resident}\ncheckpoint: {every: 4}\n",
          "r.yaml:4:21: checkpoint.every: 4: this build commits every step of a resident run, too"},
         {"model: {from: x}\nrun: {steps: 0}\nrollout: {tasks: 2, dynamic: {max_rounds: 3}}\n",
-         "r.yaml:3:18: rollout.tasks: 2: with rollout.dynamic the candidates depend on verdicts about earlier ones, which independent tasks "
+         "r.yaml:3:18: rollout.tasks: 2: with rollout.dynamic the candidates depend on verdicts about earlier ones, which "
+         "independent tasks "
          "cannot know; use replicas (rollout.parallel.dp)"},
         {"model: {from: x, adapter: {modules: {o_proj: {rnk: 4}}}}\nrun: {steps: 0}\n",
          "r.yaml:1:47: unknown key \"model.adapter.modules.o_proj.rnk\"; nearest valid key: model.adapter.modules.o_proj.rank"},
