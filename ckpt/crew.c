@@ -6,13 +6,13 @@
 #include "ckpt/crew.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/file.h"
 
 #define JOBS 64
@@ -208,11 +208,10 @@ void cairn_crew_destroy(struct cairn_crew *c)
 static void start_threads(struct cairn_crew *c)
 {
     sigset_t all, old;
-    cpu_set_t cpus;
     int n;
 
     c->tried = 1;
-    n = sched_getaffinity(0, sizeof cpus, &cpus) ? 1 : CPU_COUNT(&cpus) - 1;
+    n = cairn_cores() - 1;
     sigfillset(&all);
     if (pthread_sigmask(SIG_SETMASK, &all, &old))
         return;

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/build.h"
+#include "base/cores.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/signals.h"
@@ -296,7 +297,7 @@ int cairn_verb_bench(int argc, char **argv)
     struct cairn_error err = {0}, swept = {0};
     enum cairn_status st = CAIRN_OK;
     struct args a = {0};
-    struct result r = {.threads = (int)sysconf(_SC_NPROCESSORS_ONLN)};
+    struct result r = {.threads = cairn_cores()};
     char *recipe = NULL, *dir = NULL, *run = NULL;
     int done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done);
 

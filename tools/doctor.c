@@ -16,6 +16,7 @@
 
 #include "base/build.h"
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/file.h"
 #include "base/str.h"
 #include "kernels/backend.h"
@@ -182,12 +183,11 @@ static void slurm_check(struct report *r)
 
 static void machine_check(struct report *r)
 {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
     double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / (1 << 30);
     struct statvfs v;
     char found[128];
 
-    snprintf(found, sizeof found, "%ld cores, %.1f GiB of memory", cores, memory);
+    snprintf(found, sizeof found, "%d cores, %.1f GiB of memory", cairn_cores(), memory);
     tell(r, memory < 1.5 ? NOTE : OK, "processor and memory", found, "recipes/tiny.yaml wants 2 GiB");
     if (!statvfs("/dev/shm", &v)) {
         snprintf(found, sizeof found, "%.1f GiB free", (double)v.f_bavail * (double)v.f_frsize / (1 << 30));

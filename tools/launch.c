@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +13,7 @@
 
 #include "base/build.h"
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/str.h"
@@ -38,13 +38,6 @@ int64_t cairn_launch_tasks(const struct cairn_run *run, const struct cairn_link 
     const char *key = l->stage == CAIRN_STAGE_ROLLOUT ? "rollout.tasks" : l->stage == CAIRN_STAGE_SCORE ? "score.tasks" : NULL;
 
     return key ? cairn_recipe_i64(cairn_run_recipe(run, l->step), key) : 1;
-}
-
-static int cores(void)
-{
-    cpu_set_t set;
-
-    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }
 
 /* Of a resident run, in the order of their ranks. */
@@ -405,7 +398,7 @@ enum cairn_status cairn_launch(const struct cairn_run *run, const struct cairn_l
         c[i].tasks = tasks;
         c[i].quiet = quiet || i > 0; /* one bar */
         if (tasks > 1 && !cairn_recipe_i64(cairn_run_recipe(run, l->step), "kernels.threads"))
-            c[i].threads = cores() > tasks * whole.ranks ? cores() / (tasks * whole.ranks) : 1;
+            c[i].threads = cairn_cores() > tasks * whole.ranks ? cairn_cores() / (tasks * whole.ranks) : 1;
     }
     TRY(children_run(c, tasks, err));
     if (tasks > 1 && !cairn_link_done(run, l)) { /* two that were the last ones may have missed each other */

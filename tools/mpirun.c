@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,18 +14,12 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/log.h"
 #include "tools/reach.h"
 #include "world/shmname.h"
 
 #define ALONE_S 30.0 /* behind the last of its ranks here; those on other nodes may be at their end */
-
-static int cores(void)
-{
-    cpu_set_t set;
-
-    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
-}
 
 /* What Open MPI asks of somebody who means it; other launchers do not look. Its ranks are ours to place (threads roam over all
  * cores), and its paragraphs about an exit code that is a sentence of ours already are kept back. */
@@ -49,7 +42,7 @@ void cairn_mpirun_prepare(int64_t ranks)
     setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 0);
     setenv("PRTE_MCA_hwloc_default_binding_policy", "none", 0);
     setenv("OMPI_MCA_orte_execute_quiet", "1", 0);
-    if (ranks > cores() / 2) { /* a slot is a core for it, which may be two for us */
+    if (ranks > cairn_cores() / 2) { /* a slot is a core for it, which may be two for us */
         setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
         setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
         setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 0);

@@ -5,13 +5,13 @@
  * reading only does not let anybody write. Streams run at once: when an op returns its work is done.
  * The idea of guard pages: Electric Fence (B. Perens).
  */
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/cores.h"
 #include "internal.h"
 #include "pool.h"
 
@@ -196,10 +196,8 @@ static const struct cairn_device_ops guard_ops = {MEMORY_AND_STREAMS}; /* what i
 static void set_threads(struct cairn_device *dev, int threads)
 {
     struct cpu *d = dev->state;
-    cpu_set_t mine;
-
-    if (threads <= 0) /* the processors this process may run on, as a batch system sets them */
-        threads = sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine) : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    if (threads <= 0)
+        threads = cairn_cores();
     pool_destroy(d->pool);
     d->pool = NULL;
     d->threads = threads < 1 ? 1 : threads > CPU_MAX_THREADS ? CPU_MAX_THREADS : threads;

@@ -2,7 +2,8 @@
 #include "model/normal.h"
 
 #include <pthread.h>
-#include <sched.h>
+
+#include "base/cores.h"
 
 #define THREADS_MOST 64
 #define SHARE_LEAST  ((int64_t)1 << 16) /* below, a thread costs more than it brings */
@@ -35,10 +36,9 @@ static void *fill(void *arg)
 
 static int processors(void)
 {
-    cpu_set_t set;
-    int n = sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+    int n = cairn_cores();
 
-    return n < 1 ? 1 : n > THREADS_MOST ? THREADS_MOST : n;
+    return n > THREADS_MOST ? THREADS_MOST : n;
 }
 
 void cairn_normal_fill(float *x, int64_t n, const struct cairn_philox_key *key, double sd)

@@ -2,13 +2,13 @@
 #include "stages/common/stage.h"
 
 #include <argp.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/file.h"
 #include "base/signals.h"
 #include "base/str.h"
@@ -263,13 +263,11 @@ static void event_tell(struct cairn_stage_ctx *ctx, const char *ev, const char *
  * machine, they would stand on each other's. 0: as the recipe says. */
 static int threads_of(const struct cairn_stage_ctx *ctx)
 {
-    int ranks = ctx->world->local_size, mine;
-    cpu_set_t set;
+    int ranks = ctx->world->local_size, mine = cairn_cores();
 
-    if (ctx->threads || cairn_recipe_i64(ctx->run->recipe, "kernels.threads") || ranks == 1 || sched_getaffinity(0, sizeof set, &set))
+    if (ctx->threads || cairn_recipe_i64(ctx->run->recipe, "kernels.threads") || ranks == 1)
         return (int)ctx->threads;
-    mine = CPU_COUNT(&set);
-    if ((int64_t)mine * ranks <= sysconf(_SC_NPROCESSORS_ONLN)) /* bound to cores of its own */
+    if ((int64_t)mine * ranks <= cairn_cores_here()) /* bound to cores of its own */
         return 0;
     return mine > ranks ? mine / ranks : 1;
 }
