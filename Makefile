@@ -289,12 +289,17 @@ $(B)/tests/pmi_hello: $(B)/obj/tests/slurm/pmi_hello.o $(call lib,$(LINK_world))
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $< $(call lib,$(LINK_world)) -o $@ $(call sys,$(LINK_world))
 
-# Keeps a stage where tests/slurm/phases.bats wants it; never sanitized: it comes first.
+# What foreign_test lets grade: a shared object that a process of ours opens, and a program of others, so never sanitized.
 $(B)/lib/words_grader.so: tests/runtime/grade/words_grader.c runtime/grade/grader_plugin.h
 	@mkdir -p $(@D)
 	$(CC) -I. -Iruntime $(CFLAGS) -shared $(LDFLAGS) $< -o $@ -lm
-$(B)/tests/foreign_test: | $(B)/lib/words_grader.so
+$(B)/tests/foreign_test: | $(B)/lib/words_grader.so $(B)/tests/unruly
 
+$(B)/tests/unruly: tests/runtime/grade/unruly.c
+	@mkdir -p $(@D)
+	$(CC) $(STD) -D_GNU_SOURCE -O2 -g $(WARN) $< -o $@
+
+# Keeps a stage where tests/slurm/phases.bats wants it; never sanitized: it comes first.
 $(B)/lib/hold.so: tests/slurm/hold.c
 	@mkdir -p $(@D)
 	$(CC) $(STD) -D_GNU_SOURCE -O2 -g $(WARN) -fPIC -shared $< -o $@ -ldl

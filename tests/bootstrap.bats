@@ -13,11 +13,12 @@ load lib
 bare_path() { # UID
     bare=$BATS_TEST_TMPDIR/bin
     mkdir -p "$bare"
-    for p in sh make cc ar mpirun h5dump prove apt-get env; do
+    for p in sh make cc ar mpirun h5dump prove env; do
         ln -sf "$(command -v "$p")" "$bare/$p"
     done
     printf '#!/bin/sh\necho %s\n' "$1" >"$bare/id"
-    chmod +x "$bare/id"
+    printf '#!/bin/sh\necho "apt-get $*: not here" >&2\nexit 100\n' >"$bare/apt-get" # never the machine's own
+    chmod +x "$bare/id" "$bare/apt-get"
 }
 
 @test "without root the packages are named and it stops with 72" {

@@ -72,7 +72,7 @@ static void run(const struct command *x, const int to[2], const int from[2], con
     dup2(to[0], STDIN_FILENO);
     dup2(from[1], STDOUT_FILENO);
     dup2(complaints[1], STDERR_FILENO);
-    cairn_sandbox_limit(&x->box);
+    cairn_sandbox_limit(&x->box, 1);
     execvp(x->argv[0], x->argv);
     dprintf(STDERR_FILENO, "%s: %s\n", x->argv[0], strerror(errno));
     _exit(127);

@@ -25,7 +25,7 @@
 #include "base/str.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define LIMIT_MEMORY 0
+#define LIMIT_MEMORY 0 /* of this process; another program's is limited all the same */
 #else
 #define LIMIT_MEMORY 1
 #endif
@@ -232,15 +232,15 @@ static void set_limit(int what, rlim_t most)
     setrlimit(what, &l);
 }
 
-void cairn_sandbox_limit(const struct cairn_sandbox *box)
+void cairn_sandbox_limit(const struct cairn_sandbox *box, int program)
 {
-    if (LIMIT_MEMORY && box->memory_bytes)
-        set_limit(RLIMIT_AS, (rlim_t)box->memory_bytes);
     if (box->processes)
         set_limit(RLIMIT_NPROC, (rlim_t)box->processes);
     set_limit(RLIMIT_FSIZE, FILE_BYTES);
     set_limit(RLIMIT_NOFILE, FILES_OPEN);
     set_limit(RLIMIT_CORE, 0);
+    if ((LIMIT_MEMORY || program) && box->memory_bytes)
+        set_limit(RLIMIT_AS, (rlim_t)box->memory_bytes);
 }
 
 /* --- the fork ---------------------------------------------------------------------------------------------------------- */

@@ -22,7 +22,7 @@
 struct cairn_sandbox {
     const char *name;     /* for the line on stderr */
     const char *program;  /* absolute path that must stay in sight; NULL: none */
-    int64_t memory_bytes; /* of address space, each process; 0: no limit (and none in sanitizer builds, which map terabytes) */
+    int64_t memory_bytes; /* of address space, each process; 0: no limit */
     int processes;        /* at most at once; 0: no limit. Does not bind root */
 };
 
@@ -30,8 +30,10 @@ struct cairn_sandbox {
  * *whole, in both: 1, or 0 where a namespace is missing. quiet: do not say so. */
 pid_t cairn_sandbox_fork(const struct cairn_sandbox *box, int keep_fd, int quiet, int *whole);
 
-/* The limits of memory and processes for this process and what it starts: called in the child where foreign code begins. */
-void cairn_sandbox_limit(const struct cairn_sandbox *box);
+/* The limits of memory and processes for this process and what it starts: called in the child where foreign code begins. program: 1: that
+ * is another program, which exec puts in our place at once; 0: it runs in this process, whose memory has no limit in sanitizer
+ * builds, as those map terabytes. */
+void cairn_sandbox_limit(const struct cairn_sandbox *box, int program);
 
 /* In the parent, when child pid has ended: removes what it had for a private folder where there were no namespaces. */
 void cairn_sandbox_tidy(pid_t pid);

@@ -3,6 +3,7 @@
  */
 #include "tests/stages/lab.h"
 
+#include "base/clock.h"
 #include "ckpt/attempt.h"
 
 #define OVERRIDES "rollout.prompts=37" /* 5 units of 8 groups, the last of 5 */
@@ -194,18 +195,21 @@ static void test_overtaken(void **state)
     lab_close(&l);
 }
 
-/* Killed at random moments, started again in random order until it is committed. */
+/* Killed at random moments of the time that the whole takes, later and later, started again in random order until it is committed. */
 static void test_killed(void **state)
 {
     struct cairn_digest want;
     char path[300];
     struct lab l;
+    double whole_s;
     int kills = 0;
 
     (void)state;
     lab_open(&l);
     run_make(&l, "alone", path, LAB_OVERRIDES(OVERRIDES, "rollout.samples=8", "rollout.max_new_tokens=60"));
+    whole_s = cairn_now_s();
     lab_stage_ok("rollout", path, 1, NULL);
+    whole_s = cairn_now_s() - whole_s;
     want = digest_at(path, artefacts[0]);
     for (int k = 0; k < 2; k++) {
         char name[20];
@@ -219,13 +223,15 @@ static void test_killed(void **state)
 
             snprintf(shard, sizeof shard, "%u/5", lab_draw((uint32_t)k + 10, (uint32_t)i, 5));
             task_start(&p, "rollout", path, shard);
-            usleep(10000 + (useconds_t)lab_draw((uint32_t)k + 20, (uint32_t)i, 60000) * (useconds_t)(1 + i / 8));
+            usleep((useconds_t)(whole_s * (5e4 + 1.5 * lab_draw((uint32_t)k + 20, (uint32_t)i, 200000) * (1 + i / 8))));
             kill(-p.pid, i % 3 ? SIGKILL : SIGTERM);
             rc = lab_wait(&p);
             if (rc && rc != 128 + SIGKILL && rc != 75 && rc != 128 + SIGTERM)
                 fail_msg("%d: %s", rc, p.said);
             kills += rc != 0;
         }
+        if (!committed(path, artefacts[0]))
+            fail_msg("killed run %d: nothing is committed after 200 tries of at most %g s", k, 7.5 * whole_s);
         if (!cairn_digest_equal(want, digest_at(path, artefacts[0])))
             fail_msg("killed run %d has other rollouts", k);
     }
