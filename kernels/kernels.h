@@ -129,11 +129,14 @@ struct cairn_attention {
 };
 /* Packed keys only; q, o, d_o, dq strided. D = do.o; dl = P*(do.k[0:C] - D); dq = scale * sum_s dl*k (strided); dk[s] += scale *
  * sum dl*q + [P*do | 0]: sum over rows n ascending, heads ascending inside; dk f32 (S, W). Long calls are taken in runs of rows,
- * whose length depends on the shapes alone; the two sums of a run are added to each other, then to dk. */
+ * whose length depends on the shapes alone; the two sums of a run are added to each other, then to dk. all_seen: the caller's word that every
+ * row chooses all it sees and that sequences stand one behind the other, their rows in order: a back-end may leave out what other rows need
+ * (cuda: CAIRN_EBUG where it needed that). It changes no bit. */
 struct cairn_attention_bwd {
     struct cairn_tensor q, idx, o, lse, d_o, dq, dk;
     struct cairn_keys keys;
     float scale;
+    int all_seen;
 };
 
 /* ---- mixture of experts --------------------------------------------------------------------------------------- */

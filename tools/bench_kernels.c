@@ -391,7 +391,8 @@ static enum cairn_status attention(struct bench *b)
                                          tensor(b, CAIRN_F32, 3, n, H, W),
                                          tensor(b, CAIRN_F32, 2, n, W, 0),
                                          keys,
-                                         0.16f};
+                                         0.16f,
+                                         0};
         snprintf(name, sizeof name, "attention_bwd N=%d of %d, H=%d W=%d T=%d", (int)n, (int)len, (int)H, (int)W, (int)T);
         TRY(line(b, name, call_attention_bwd, &g, 2 * pairs * (double)(H * (3 * W + 2 * C)), 0));
         forget(b);

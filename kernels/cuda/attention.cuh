@@ -48,6 +48,7 @@ struct attention_job {
     /* backward: rows n0 .. n0 + run (with rows.rest: of that list), what they give to their keys, and where. A run's length changes
      * no bit. */
     int64_t n0;
+    int all_seen;  /* nothing is left for rows.rest; else a fault */
     int run;       /* times parts: */
     void *give;    /* (run, T, W): bf16 in the wgmma kernels, which have a part for 64 heads, else f32 */
     int16_t *slot; /* (S, run): at which place of part i key s stands; -1: nowhere */

@@ -8,6 +8,9 @@
  * give[n][j] = sum over heads of scale dl q + [P do | 0]; and notes in slot[s][n] at which place key s stands. The key pass adds
  * to dk[s] what rows gave, rows ascending, one by one: dk depends neither on runs nor on what else is packed into the call.
  *
+ * Which rows are left for these passes is known on the device alone: all their runs are launched, with nothing to do where all rows go tile by
+ * tile (15 runs of 4,096 rows that choose from 2,048). Whoever knows that there are none says so (all_seen).
+ *
  * Query pass, two kernels: attention_bwd_plain here (all types and shapes; fp32, gives in fp32) and attention_bwd_wgmma.cu (bf16,
  * wgmma; gives in bf16). Chosen as in attention.cu.
  * Floor: 2 H T (3 W + 2 C) flops a row; gives cross memory twice: 4 T W bytes a row in bf16, 8 T W in fp32.
@@ -189,6 +192,7 @@ extern "C" enum cairn_status cairn_attention_bwd_cuda(struct cairn_stream *s, co
     k.N = N, k.H = (int)H, k.W = (int)W, k.C = (int)C, k.T = (int)T;
     wide = W % 8 == 0 && arg_align(&dk) == 16;
     fast = wide && attention_wgmma_takes(&c, &k);
+    k.all_seen = fast && a->all_seen;
     if (fast)
         attention_wgmma_form(&k);
     parts = fast ? ceil_div(H, 64) : 1;
@@ -199,17 +203,19 @@ extern "C" enum cairn_status cairn_attention_bwd_cuda(struct cairn_stream *s, co
     if (run > N)
         run = N;
     k.run = (int)(run * parts);
-    gives = round_up(run * T * W * size, 256), slots = round_up(S * k.run * (int64_t)sizeof(int16_t), 256);
+    gives = k.all_seen ? 0 : round_up(run * T * W * size, 256);
+    slots = k.all_seen ? 0 : round_up(S * k.run * (int64_t)sizeof(int16_t), 256);
     room = (char *)call_scratch(&c, (size_t)(gives + slots) + (fast ? attention_rows_room(&k, NULL) : 0));
     k.give = room, k.slot = (int16_t *)(room + gives);
-    call_cuda(&c, cudaMemsetAsync(k.slot, 0xff, (size_t)slots, c.stream), "clearing slots");
+    if (slots)
+        call_cuda(&c, cudaMemsetAsync(k.slot, 0xff, (size_t)slots, c.stream), "clearing slots");
     if (fast) {
         attention_rows_room(&k, room + gives + slots);
         attention_rows_make(&c, &k);
         attention_bwd_query(&c, &k);
         attention_bwd_key(&c, &k);
     }
-    for (k.n0 = 0; k.n0 < N && call_ok(&c); k.n0 += run) {
+    for (k.n0 = 0; k.n0 < N && !k.all_seen && call_ok(&c); k.n0 += run) {
         int64_t rows = N - k.n0 < run ? N - k.n0 : run;
 
         if (fast) {

@@ -151,6 +151,8 @@ __global__ void __launch_bounds__(SORT_THREADS) rows_sort(struct attention_job k
             r.rest[rest + before] = (int32_t)n;
         rest += all;
     }
+    if (!threadIdx.x && k.all_seen && rest)
+        fault_set(k.keys.fault, k.keys.op, FAULT_CHOICE, fresh(r.rest));
     if (!threadIdx.x)
         r.count[ROWS_TILES] = tiles, r.count[ROWS_REST] = rest, r.count[ROWS_TICKET] = 0;
 }

@@ -525,6 +525,27 @@ static void backward_is_the_derivative(struct lab *l)
     }
 }
 
+/* The word that all rows choose all they see, when it is wrong: refused, or nothing is made of it. */
+static void all_seen_wrongly(struct lab *l, const struct grads *g)
+{
+    struct cairn_attention_bwd a = g->a;
+    struct thing *dq = thing_like(l, g->dq, 1), *dk = thing_like(l, g->dk, 0), *was = thing_like(l, g->dk, 0);
+    enum cairn_status st;
+
+    a.dq = dq->t, a.dk = was->t;
+    LAB_OK(l, l->fast->attention_bwd(&l->c.stream, &a, &l->err));
+    thing_down(l, was);
+    a.dk = dk->t, a.all_seen = 1;
+    st = l->fast->attention_bwd(&l->c.stream, &a, &l->err);
+    st = st == CAIRN_OK ? cairn_stream_wait(&l->c.stream, &l->err) : st;
+    if (st == CAIRN_OK) {
+        thing_down(l, dk), thing_down(l, dq);
+        lab_equal_bits(l, "dk, all_seen not looked at", dk, was);
+    } else if (st != CAIRN_EBUG) {
+        fail_msg("%s: all_seen is wrong: status %d", l->device, (int)st);
+    }
+}
+
 /* A sequence packed with others gives the bits that it gives alone: o, dq, dk. And a key that is NaN reaches no row that does not
  * see it, and all that choose it. */
 static void sequences_are_alone(struct lab *l)
@@ -560,6 +581,7 @@ static void sequences_are_alone(struct lab *l)
             a.keys.seq = thing_ints(l, thing_new(l, CAIRN_I32, 0, 1, n), zero)->t;
             a.keys.start = thing_ints(l, thing_new(l, CAIRN_I32, 0, 1, 1), zero)->t;
             f = (struct cairn_attention){a.q, a.idx, a.o, a.lse, a.keys, a.scale};
+            a.all_seen = T > b.lengths[2]; /* then no bit changes */
             LAB_OK(l, l->fast->attention(&l->c.stream, &f, &l->err));
             LAB_OK(l, l->fast->attention_bwd(&l->c.stream, &a, &l->err));
         }
@@ -569,6 +591,8 @@ static void sequences_are_alone(struct lab *l)
         lab_equal_bits(l, "lse alone", lse, g.lse);
         lab_equal_bits(l, "dq alone", dq, g.dq);
         lab_equal_bits(l, "dk alone", dk, g.dk);
+        if (T < b.lengths[2])
+            all_seen_wrongly(l, &g);
 
         /* the key at position 22 of the second sequence */
         was = thing_like(l, g.o, 0);
