@@ -111,7 +111,7 @@ static enum cairn_status add_half(struct cairn_param_table *t, const struct cair
 {
     char name[256];
     int e = is_expert(p);
-    struct cairn_param q = {.name = name, .layer = p->layer, .ndim = p->ndim, .experts = p->experts, .ep = p->ep, .decay = 1};
+    struct cairn_param q = {.name = name, .layer = p->layer, .ndim = p->ndim, .experts = p->experts, .ep = p->ep, .decay = 1, .product = 1};
     int by_output = p->tp == (e ? CAIRN_CUT_DIM1 : CAIRN_CUT_DIM0), by_input = p->tp == (e ? CAIRN_CUT_DIM2 : CAIRN_CUT_DIM1);
 
     snprintf(name, sizeof(name), "%s.lora_%c.weight", module, half);

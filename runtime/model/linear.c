@@ -1,7 +1,7 @@
 /* linear.c - products of one linear layer and its LoRA (arXiv:2106.09685); see linear.h.
  *
  * dB = gamma dy^T t, dt = gamma dy B, dA = dt^T x, dx += dt A, with t = x A^T kept from the forward. Matrices that are aliased
- * (one A for two layers) need nothing here: both add to the same gradient tensor.
+ * (one A for two layers) need nothing here: both add to the same gradient tensor, or the first of them writes it.
  */
 #include "model/linear.h"
 
@@ -120,18 +120,18 @@ enum cairn_status cairn_linear_backward(const struct cairn_call *c, const struct
     enum cairn_status st = CAIRN_OK;
 
     if (dw.buf)
-        TRY(product(c, CAIRN_TN, offsets, dy, x, &dw, 1, 1, 1, err));
+        TRY(product(c, CAIRN_TN, offsets, dy, x, &dw, 1, cairn_store_begun(c->grads, l->param), 1, err));
     if (dx)
         TRY(product(c, CAIRN_NN, offsets, dy, &l->w, dx, 1, accumulate, segments, err));
     if (!l->lora)
         return CAIRN_OK;
     if (db.buf)
-        TRY(product(c, CAIRN_TN, offsets, dy, t, &db, l->lora->gamma, 1, 1, err));
+        TRY(product(c, CAIRN_TN, offsets, dy, t, &db, l->lora->gamma, cairn_store_begun(c->adapter_grads, l->lora->b), 1, err));
     dt = cairn_linear_dt(c, l, x->dim[0]);
     if (da.buf || dx)
         TRY(product(c, CAIRN_NN, offsets, dy, &l->b, &dt, l->lora->gamma, 0, segments, err));
     if (da.buf)
-        TRY(product(c, CAIRN_TN, offsets, &dt, x, &da, 1, 1, 1, err));
+        TRY(product(c, CAIRN_TN, offsets, &dt, x, &da, 1, cairn_store_begun(c->adapter_grads, l->lora->a), 1, err));
     if (dx)
         TRY(product(c, CAIRN_NN, offsets, &dt, &l->a, dx, 1, 1, 1, err));
 out:

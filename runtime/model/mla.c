@@ -227,8 +227,8 @@ out:
     return st;
 }
 
-/* dA (rank, C) += alpha * sum over rows and heads of t (N * H, rank)^T x (N * H, C); xs is x as (H, N, C). */
-static enum cairn_status add_grad_a(const struct cairn_call *c, const struct cairn_tensor *da, float alpha,
+/* dA (rank, C) += (begun = 0: =) alpha * sum over rows and heads of t (N * H, rank)^T x (N * H, C); xs is x as (H, N, C). */
+static enum cairn_status add_grad_a(const struct cairn_call *c, const struct cairn_tensor *da, int begun, float alpha,
                                     const struct cairn_tensor *t, const struct cairn_tensor *x, const struct cairn_tensor *xs,
                                     const struct cairn_mla_work *w, struct cairn_error *err)
 {
@@ -237,7 +237,7 @@ static enum cairn_status add_grad_a(const struct cairn_call *c, const struct cai
     enum cairn_status st = CAIRN_OK;
 
     if (c->segments == 1) {
-        OP(c, matmul, .form = CAIRN_TN, .x = *t, .w = *x, .y = *da, .alpha = alpha, .accumulate = 1, .segments = 1);
+        OP(c, matmul, .form = CAIRN_TN, .x = *t, .w = *x, .y = *da, .alpha = alpha, .accumulate = begun, .segments = 1);
         goto out;
     }
     TRY(heads_product(c, CAIRN_TN, by_head(t, c->n, heads, rank, 0, rank), *xs, w->da, alpha, 0, err));
@@ -246,14 +246,21 @@ static enum cairn_status add_grad_a(const struct cairn_call *c, const struct cai
             OP(c, axpby, .x = cairn_tensor_at(&w->da, h), .y = cairn_tensor_at(&w->da, h - h % per), .a = 1, .b = 1);
     parts = cairn_view3(&w->da, 0, c->segments, per * rank * c->c->kv_rank, rank, c->c->kv_rank, c->c->kv_rank);
     TRY(tree_sum(c, &parts, c->segments, err));
+    if (!begun)
+        TRY(cairn_tensor_zero(&c->k->stream, da, err));
     OP(c, axpby, .x = cairn_tensor_at(&parts, 0), .y = *da, .a = 1, .b = 1);
 out:
     return st;
 }
 
+/* Is there something in the gradients of kv_b and of its LoRA's B? Values and queries have a band of each. */
+struct kv_b_begun {
+    int w, b;
+};
+
 /* Gradients of o = W_UV out (and its LoRA): w->dout, and kv_b's lower band. */
 static enum cairn_status values_backward(const struct cairn_call *c, const struct cairn_mla *l, const struct cairn_mla_save *s,
-                                         const struct cairn_mla_work *w, struct cairn_error *err)
+                                         const struct cairn_mla_work *w, struct kv_b_begun begun, struct cairn_error *err)
 {
     const struct cairn_model_config *cfg = c->c;
     int64_t n = c->n, heads = cfg->heads, latent = cfg->kv_rank, v = cfg->v_dim, per_kv = cfg->nope + v;
@@ -266,18 +273,18 @@ static enum cairn_status values_backward(const struct cairn_call *c, const struc
     enum cairn_status st = CAIRN_OK;
 
     if (dw.buf)
-        TRY(heads_product(c, CAIRN_TN, d_o, out, band(&dw, heads, per_kv, cfg->nope, v), 1, 1, err));
+        TRY(heads_product(c, CAIRN_TN, d_o, out, band(&dw, heads, per_kv, cfg->nope, v), 1, begun.w, err));
     TRY(heads_product(c, CAIRN_NN, d_o, band(&l->kv_b.w, heads, per_kv, cfg->nope, v), dout, 1, 0, err));
     if (lora) {
         struct cairn_tensor dt = cairn_linear_dt(c, &l->kv_b, n * heads);
 
         if (db.buf)
             TRY(heads_product(c, CAIRN_TN, d_o, by_head(&s->t_v, n, heads, lora->rank, 0, lora->rank),
-                              band(&db, heads, per_kv, cfg->nope, v), lora->gamma, 1, err));
+                              band(&db, heads, per_kv, cfg->nope, v), lora->gamma, begun.b, err));
         TRY(heads_product(c, CAIRN_NN, d_o, band(&l->kv_b.b, heads, per_kv, cfg->nope, v),
                           by_head(&dt, n, heads, lora->rank, 0, lora->rank), lora->gamma, 0, err));
         if (da.buf)
-            TRY(add_grad_a(c, &da, 1, &dt, &flat, &out, w, err));
+            TRY(add_grad_a(c, &da, cairn_store_begun(c->adapter_grads, lora->a), 1, &dt, &flat, &out, w, err));
         OP(c, matmul, .form = CAIRN_NN, .x = dt, .w = l->kv_b.a, .y = cairn_view2(&w->dout, 0, n * heads, latent, latent),
            .alpha = 1, .accumulate = 1, .segments = 1);
     }
@@ -287,7 +294,7 @@ out:
 
 /* Gradients of q~ = W_UK^T q_nope (and its LoRA) from w->dqk: the nope channels of w->dq, and kv_b's upper band. */
 static enum cairn_status queries_backward(const struct cairn_call *c, const struct cairn_mla *l, const struct cairn_mla_save *s,
-                                          const struct cairn_mla_work *w, struct cairn_error *err)
+                                          const struct cairn_mla_work *w, struct kv_b_begun begun, struct cairn_error *err)
 {
     const struct cairn_model_config *cfg = c->c;
     int64_t n = c->n, heads = cfg->heads, latent = cfg->kv_rank, wide = latent + cfg->rope, nope = cfg->nope;
@@ -301,17 +308,17 @@ static enum cairn_status queries_backward(const struct cairn_call *c, const stru
     enum cairn_status st = CAIRN_OK;
 
     if (dw.buf)
-        TRY(heads_product(c, CAIRN_TN, q_nope, dq_lat, band(&dw, heads, per_kv, 0, nope), 1, 1, err));
+        TRY(heads_product(c, CAIRN_TN, q_nope, dq_lat, band(&dw, heads, per_kv, 0, nope), 1, begun.w, err));
     TRY(heads_product(c, CAIRN_NT, dq_lat, band(&l->kv_b.w, heads, per_kv, 0, nope), dq_nope, 1, 0, err));
     if (lora) {
         struct cairn_tensor dt = cairn_linear_dt(c, &l->kv_b, n * heads), dts = by_head(&dt, n, heads, lora->rank, 0, lora->rank);
 
         OP(c, matmul, .form = CAIRN_NT, .x = flat, .w = l->kv_b.a, .y = dt, .alpha = lora->gamma, .segments = 1);
         if (db.buf)
-            TRY(heads_product(c, CAIRN_TN, q_nope, dts, band(&db, heads, per_kv, 0, nope), 1, 1, err));
+            TRY(heads_product(c, CAIRN_TN, q_nope, dts, band(&db, heads, per_kv, 0, nope), 1, begun.b, err));
         TRY(heads_product(c, CAIRN_NT, dts, band(&l->kv_b.b, heads, per_kv, 0, nope), dq_nope, 1, 1, err));
         if (da.buf)
-            TRY(add_grad_a(c, &da, lora->gamma, &s->t_k, &flat, &dq_lat, w, err));
+            TRY(add_grad_a(c, &da, cairn_store_begun(c->adapter_grads, lora->a), lora->gamma, &s->t_k, &flat, &dq_lat, w, err));
     }
 out:
     return st;
@@ -330,14 +337,15 @@ static enum cairn_status attention_backward(const struct cairn_call *c, const st
     TRY(cairn_tensor_zero(&c->k->stream, &w->dk, err));
     if (c->segments == 1) {
         OP(c, attention_bwd, .q = s->qk, .idx = *idx, .o = s->out, .lse = s->lse, .d_o = w->dout, .dq = w->dqk,
-           .dk = cairn_tensor_at(&w->dk, 0), .keys = keys, .scale = scale);
+           .dk = cairn_tensor_at(&w->dk, 0), .keys = keys, .scale = scale, .all_seen = c->all_seen);
         goto out;
     }
     for (int i = 0; i < c->segments; i++) {
         OP(c, rows, .src = cairn_tensor_slice(&s->lse, 1, i * per, per), .dst = w->lse);
         OP(c, attention_bwd, .q = cairn_tensor_slice(&s->qk, 1, i * per, per), .idx = *idx,
            .o = cairn_tensor_slice(&s->out, 1, i * per, per), .lse = w->lse, .d_o = cairn_tensor_slice(&w->dout, 1, i * per, per),
-           .dq = cairn_tensor_slice(&w->dqk, 1, i * per, per), .dk = cairn_tensor_at(&w->dk, i), .keys = keys, .scale = scale);
+           .dq = cairn_tensor_slice(&w->dqk, 1, i * per, per), .dk = cairn_tensor_at(&w->dk, i), .keys = keys, .scale = scale,
+           .all_seen = c->all_seen);
     }
     TRY(tree_sum(c, &w->dk, c->segments, err));
 out:
@@ -351,12 +359,15 @@ enum cairn_status cairn_mla_backward(const struct cairn_call *c, const struct ca
     const struct cairn_model_config *cfg = c->c;
     int64_t n = c->n, heads = cfg->heads, latent = cfg->kv_rank, rope = cfg->rope, wide = latent + rope, per_q = cfg->nope + rope;
     struct cairn_tensor c_raw = cairn_view2(&s->kv, 0, n, wide, latent), dk = cairn_tensor_at(&w->dk, 0);
+    struct kv_b_begun begun = {cairn_store_begun(c->grads, l->kv_b.param), 1};
     enum cairn_status st = CAIRN_OK;
 
+    if (l->kv_b.lora)
+        begun.b = cairn_store_begun(c->adapter_grads, l->kv_b.lora->b);
     TRY(cairn_linear_backward(c, &l->o, NULL, &s->o, &s->t_o, dy, &w->d_o, 0, err));
-    TRY(values_backward(c, l, s, w, err));
+    TRY(values_backward(c, l, s, w, begun, err));
     TRY(attention_backward(c, idx, s, w, err));
-    TRY(queries_backward(c, l, s, w, err));
+    TRY(queries_backward(c, l, s, w, begun, err));
     if (rope)
         OP(c, rope, .x = by_row(&w->dqk, n, heads, wide, latent, rope), .y = by_row(&w->dq, n, heads, per_q, cfg->nope, rope),
            .pos = c->keys.pos, .theta = cfg->rope_theta, .inverse = 1);

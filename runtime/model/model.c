@@ -298,6 +298,7 @@ enum cairn_status cairn_backward(struct cairn_pass *p, const struct cairn_tensor
 {
     struct cairn_call *c = &p->call, again;
     int count = p->m.config->layers, streams = p->m.config->streams, bottom = grads ? 0 : p->lowest;
+    const struct cairn_store *both[2] = {grads, adapter_grads};
     enum cairn_status st = CAIRN_OK;
 
     if (!p->ready)
@@ -311,6 +312,9 @@ enum cairn_status cairn_backward(struct cairn_pass *p, const struct cairn_tensor
         return CAIRN_OK;
     c->grads = grads;
     c->adapter_grads = adapter_grads;
+    for (int i = 0; i < 2; i++)
+        if (both[i])
+            TRY(cairn_store_settle(both[i], 0, &c->k->stream, err));
     OP(c, logprob_bwd, .z = p->z, .w = p->m.weights->tensor[p->head], .target = p->target, .lse = p->scores.lse,
        .entropy = p->scores.entropy, .dlogprob = *dlogprob, .dentropy = dentropy ? *dentropy : (struct cairn_tensor){0},
        .dz = p->dz, .dw = cairn_call_grad(c, p->head), .inv_temperature = p->inv_temperature, .segments = p->m.segments);
@@ -330,6 +334,9 @@ enum cairn_status cairn_backward(struct cairn_pass *p, const struct cairn_tensor
     }
     if (grads && grads->tensor[p->embed].buf)
         TRY(embedding_backward(p, &grads->tensor[p->embed], err));
+    for (int i = 0; i < 2; i++) /* below the lowest layer */
+        if (both[i])
+            TRY(cairn_store_settle(both[i], 1, &c->k->stream, err));
 out:
     return st;
 }

@@ -66,7 +66,8 @@ struct cairn_scores {
 enum cairn_status cairn_forward(struct cairn_pass *p, const struct cairn_batch *b, const int32_t *target, float temperature,
                                 struct cairn_scores *out, struct cairn_error *err);
 
-/* Adds the gradients of the forward just run to `grads` (full weights; NULL: frozen) and `adapter_grads` (NULL: none).
+/* Adds the gradients of the forward just run to `grads` (full weights; NULL: frozen) and `adapter_grads` (NULL: none), or writes them where
+ * the store was renewed (params.h).
  * dlogprob, dentropy: f32 (n) tensors; dentropy may be absent (buf NULL). Order of sums is fixed by the packing. */
 enum cairn_status cairn_backward(struct cairn_pass *p, const struct cairn_tensor *dlogprob, const struct cairn_tensor *dentropy,
                                  struct cairn_store *grads, struct cairn_store *adapter_grads, struct cairn_error *err);

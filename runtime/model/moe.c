@@ -124,7 +124,8 @@ enum cairn_status cairn_moe_backward(const struct cairn_call *c, const struct ca
         dr = w->dr;
     }
     if (dw.buf)
-        OP(c, matmul, .form = CAIRN_TN, .x = dr, .w = *x, .y = dw, .alpha = 1, .accumulate = 1, .segments = 1);
+        OP(c, matmul, .form = CAIRN_TN, .x = dr, .w = *x, .y = dw, .alpha = 1,
+           .accumulate = cairn_store_begun(c->grads, l->router), .segments = 1);
     OP(c, matmul, .form = CAIRN_NN, .x = dr, .w = l->router_w, .y = *dx, .alpha = 1, .segments = 1);
     if (l->shared_experts > 0)
         TRY(cairn_mlp_backward(c, &l->shared, x, dy, dx, 1, &s->shared, &w->shared, err));

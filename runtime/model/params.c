@@ -242,7 +242,8 @@ static enum cairn_status store_over(struct cairn_store *out, const struct cairn_
     enum cairn_status st = CAIRN_OK;
 
     s.tensor = calloc((size_t)t->count + 1, sizeof(*s.tensor));
-    if (!s.tensor)
+    s.due = calloc((size_t)t->count + 1, sizeof(*s.due));
+    if (!s.tensor || !s.due)
         TRY(CAIRN_NOMEM(err));
     TRY(store_views(&s, t, l, trainable_only, err));
     *out = s;
@@ -345,5 +346,52 @@ void cairn_store_free(struct cairn_store *s)
     cairn_buffer_destroy(s->buf);
     free(s->tensor);
     free(s->row);
+    free(s->due);
     memset(s, 0, sizeof(*s));
+}
+
+/* ---- gradients that nobody wrote yet -------------------------------------------------------------------------------- */
+
+void cairn_store_renew(struct cairn_store *s)
+{
+    for (int i = 0; s->due && i < s->table->count; i++)
+        s->due[i] = s->tensor[i].buf != NULL;
+}
+
+int cairn_store_begun(const struct cairn_store *s, int p)
+{
+    int begun = !s || !s->due || !s->due[p];
+
+    if (!begun)
+        s->due[p] = 0;
+    return begun;
+}
+
+enum cairn_status cairn_store_settle(const struct cairn_store *s, int products, struct cairn_stream *stream, struct cairn_error *err)
+{
+    size_t begin = 0, end = 0; /* of a run of neighbours in the buffer */
+    enum cairn_status st = CAIRN_OK;
+
+    for (int i = 0; s->due && i <= s->table->count; i++) {
+        const struct cairn_tensor *t = i < s->table->count ? &s->tensor[i] : NULL;
+
+        if (t && (!s->due[i] || (!products && s->table->param[i].product)))
+            continue;
+        if (!t || t->offset != end) {
+            const int64_t words = (int64_t)((end - begin) / 4);
+            struct cairn_tensor run;
+
+            if (words) {
+                TRY(cairn_tensor_view(&run, s->buf, begin, CAIRN_F32, 1, &words, err));
+                TRY(cairn_tensor_zero(stream, &run, err));
+            }
+            begin = t ? t->offset : 0;
+        }
+        if (t) {
+            end = t->offset + padded(cairn_tensor_bytes(t));
+            s->due[i] = 0;
+        }
+    }
+out:
+    return st;
 }

@@ -29,6 +29,7 @@ struct cairn_param {
     uint8_t frozen;         /* never trained: indexer, selection bias (design: not in scope) */
     uint8_t decay;          /* weight decay applies: matrices, not norms */
     uint8_t adaptable;      /* a LoRA may be put on it */
+    uint8_t product;        /* its gradient is products alone, the first of which can write all of it */
     size_t offset;          /* bytes into a store of f32, 64-byte aligned */
 };
 
@@ -64,6 +65,7 @@ struct cairn_store {
     struct cairn_tensor flat;    /* all trainable parameters with padding between (padding is zero); of narrow weights up to kept's */
     struct cairn_tensor kept;    /* narrow weights: the trainable ones that stay f32, in table order with padding; else absent */
     int64_t *row;                /* NULL; or a share (shares.h): tensor[i] holds the rows of its parameter from row[i] on */
+    uint8_t *due;                /* gradients: due[i]: tensor[i] holds nothing yet (cairn_store_renew); NULL: a store of shapes */
 };
 
 /* f32. trainable_only: frozen tensors are absent (buf NULL) - gradients, masters of what is trained, moments. Memory starts zeroed. */
@@ -78,6 +80,13 @@ size_t cairn_weights_bytes(const struct cairn_param_table *t, const struct cairn
 enum cairn_status cairn_weights_adopt(struct cairn_store *s, const struct cairn_param_table *t, struct cairn_compute *k, void *p,
                                       void (*freed)(void *arg), void *arg, struct cairn_error *err);
 void cairn_store_free(struct cairn_store *s);
+/* Gradients: what is in them counts no more. Nothing is cleared: who comes first writes its tensor instead of adding to it, which saves
+ * writing zeros and reading them. Until cairn_store_settle they hold old values. */
+void cairn_store_renew(struct cairn_store *s);
+/* Is there something in tensor p to add to? 0 (once): it is to be written, all of it. */
+int cairn_store_begun(const struct cairn_store *s, int p);
+/* Zeroes tensors that nobody wrote since: all, or (products = 0) those that products do not write. */
+enum cairn_status cairn_store_settle(const struct cairn_store *s, int products, struct cairn_stream *stream, struct cairn_error *err);
 /* Bytes of such a store of that type, without making one (footprint.h). */
 size_t cairn_store_bytes(const struct cairn_param_table *t, int trainable_only, enum cairn_dtype type);
 /* Published weights that are shapes only, buf NULL: for who measures. cairn_store_free gives them back. */

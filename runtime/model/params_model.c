@@ -43,6 +43,7 @@ static void finish(struct maker *k, struct cairn_param *p, enum kind kind)
     p->frozen = kind == BIAS || kind == INDEXER;
     p->decay = p->ndim > 1 && kind != TAPS && !p->frozen;
     p->adaptable = kind == COLUMN || kind == ROW || kind == PLAIN;
+    p->product = p->adaptable || kind == ROUTER;
     k->st = cairn_param_table_add(k->t, p, k->err);
 }
 

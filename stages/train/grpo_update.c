@@ -162,7 +162,7 @@ static enum cairn_status micros_run(struct cairn_grpo_job *j, const struct cairn
 
     TRY(cairn_stage_stopping(err));
     TRY(cairn_grpo_part_begin(j, err));
-    TRY(cairn_trainer_zero(j->t, err));
+    cairn_trainer_renew(j->t);
     while (cairn_trainer_fill(j->t, batch, n, &next, &number)) {
         TRY(cairn_stage_stopping(err));
         TRY(micro_run(j, check, err));

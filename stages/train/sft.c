@@ -152,7 +152,7 @@ static enum cairn_status micros_run(struct cairn_trainer *t, const struct cairn_
     int64_t next = 0, number = 0;
 
     TRY(cairn_stage_stopping(err));
-    TRY(cairn_trainer_zero(t, err));
+    cairn_trainer_renew(t);
     while (cairn_trainer_fill(t, batch, n, &next, &number)) {
         TRY(cairn_stage_stopping(err));
         TRY(micro_run(t, tokens, row, sum, err));

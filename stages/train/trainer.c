@@ -121,8 +121,10 @@ out:
 enum cairn_status cairn_trainer_update(struct cairn_trainer *t, const struct cairn_optimizer_opts *o, double *norm, double *lr,
                                        struct cairn_error *err)
 {
-    enum cairn_status st = cairn_optimizer_step(&t->optimizer, o, &t->grads, t->published, norm, lr, err);
+    enum cairn_status st = cairn_store_settle(&t->grads, 1, &t->k->stream, err); /* a rank may have had no sequences */
 
+    if (st == CAIRN_OK)
+        st = cairn_optimizer_step(&t->optimizer, o, &t->grads, t->published, norm, lr, err);
     return st == CAIRN_OK || st == CAIRN_ENUMERIC ? st : apart(t, st, err);
 }
 
@@ -347,9 +349,9 @@ enum cairn_status cairn_trainer_backward(struct cairn_trainer *t, int entropy, s
                           t->policy.lora ? &t->grads : NULL, err);
 }
 
-enum cairn_status cairn_trainer_zero(struct cairn_trainer *t, struct cairn_error *err)
+void cairn_trainer_renew(struct cairn_trainer *t)
 {
-    return cairn_tensor_zero(&t->k->stream, &t->grads.flat, err);
+    cairn_store_renew(&t->grads);
 }
 
 /* This rank's micro-batches of the list, one behind the other into mine (room for all); *count floats. */

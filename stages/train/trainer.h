@@ -78,7 +78,7 @@ enum cairn_status cairn_trainer_forward(struct cairn_trainer *t, float temperatu
                                         struct cairn_error *err);
 enum cairn_status cairn_trainer_backward(struct cairn_trainer *t, int entropy,
                                          struct cairn_error *err);                      /* from t->dcur, t->dentropy */
-enum cairn_status cairn_trainer_zero(struct cairn_trainer *t, struct cairn_error *err); /* gradients */
+void cairn_trainer_renew(struct cairn_trainer *t); /* gradients: what is in them counts no more */
 /* Puts n host floats into a row tensor of the current micro-batch. */
 enum cairn_status cairn_trainer_rows_set(struct cairn_trainer *t, const struct cairn_tensor *dst, const void *h,
                                          struct cairn_error *err);

@@ -5,7 +5,8 @@
  * COMMAND is one word of arguments joined by commas; "-" reads one a line from stdin and answers each before the next is read, so
  * that somebody else may run something in between (interleave.py). One JSON object a command on stdout, notes on lines with '#'.
  *
- *     train,B,T[,REPEATS]       forward and backward of B sequences of T tokens, without optimiser: tokens a second (median)
+ *     train,B,T[,REPEATS[,1]]   forward and backward of B sequences of T tokens, without optimiser: tokens a second (median); 1: gradients
+ *                               are cleared and added to, as in the later micro-batches of an update, not written
  *     ceiling[,N]               a product of N x N matrices and a copy: what `train` compares itself with from then on
  *     step[,REPEATS]            one optimiser update
  *     profile,B,T               the same, op by op
@@ -47,6 +48,7 @@ struct turn {
     struct rows rows;
     struct cairn_buffer *buf;
     struct cairn_tensor up; /* dlogprob */
+    int add;                /* gradients are cleared and added to */
 };
 
 static enum cairn_status turn_make(struct turn *t, struct subject *s, int seqs, int64_t each, struct cairn_error *err)
@@ -87,7 +89,10 @@ static enum cairn_status turn_run(struct turn *t, struct subject *s, struct cair
         TRY(cairn_stream_wait(&s->k.stream, err));
         *forward_s = cairn_now_s() - begin;
     }
-    TRY(cairn_tensor_zero(&s->k.stream, &s->grads.flat, err));
+    if (t->add)
+        TRY(cairn_tensor_zero(&s->k.stream, &s->grads.flat, err));
+    else
+        cairn_store_renew(&s->grads);
     TRY(cairn_backward(s->pass, &t->up, NULL, s->has_adapter ? NULL : &s->grads, s->has_adapter ? &s->grads : NULL, err));
     TRY(cairn_stream_wait(&s->k.stream, err));
 out:
@@ -104,6 +109,7 @@ static enum cairn_status train(struct subject *s, const int64_t *v, int n, struc
 
     repeats = repeats < 1 ? 1 : repeats > 100 ? 100 : repeats;
     TRY(turn_make(&t, s, (int)v[0], v[1], err));
+    t.add = n > 3 && v[3];
     for (int i = -2; i < repeats; i++) {
         double begin = cairn_now_s();
 
@@ -678,7 +684,7 @@ static const struct {
     int least, most; /* numbers */
     enum cairn_status (*run)(struct subject *s, const int64_t *v, int n, struct cairn_error *err);
 } commands[] = {
-    {"train", 2, 3, train},   {"step", 0, 1, step}, {"profile", 2, 2, profile}, {"rollout", 3, 3, rollout},
+    {"train", 2, 4, train},   {"step", 0, 1, step}, {"profile", 2, 2, profile}, {"rollout", 3, 3, rollout},
     {"decode", 3, 3, decode}, {"bits", 1, 2, bits}, {"repeat", 3, 3, repeat},   {"memory-train", 2, 2, memory_train},
     {"memory-rollout", 3, 3, memory_rollout},
     {"graphs", 3, 3, graphs}, {"timeline", 2, 2, timeline}, {"ceiling", 0, 1, ceiling},

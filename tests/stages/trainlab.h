@@ -310,7 +310,7 @@ static inline void naive_update(struct rig *g, const float *old, const float *re
             }
             dentropy[k] = (float)(-bonus * w);
         }
-        OK(cairn_trainer_zero(&g->t, err));
+        cairn_trainer_renew(&g->t);
         memcpy(row + g->r.prompt_length[i] - 1, dcur, (size_t)n * sizeof *row);
         OK(cairn_trainer_rows_set(&g->t, &g->t.dcur, row, err));
         memcpy(row + g->r.prompt_length[i] - 1, dentropy, (size_t)n * sizeof *row);

@@ -494,7 +494,7 @@ static enum cairn_status pass_run(struct cairn_sides *x, const struct cairn_sequ
     enum cairn_status st = CAIRN_OK;
     float *ones = NULL;
 
-    TRY(cairn_trainer_zero(t, err));
+    cairn_trainer_renew(t);
     while (cairn_trainer_fill(t, s, n, &next, &number)) {
         struct cairn_scores scores;
         float *p = realloc(ones, (size_t)t->micro.rows * sizeof *ones);

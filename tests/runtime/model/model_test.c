@@ -52,6 +52,25 @@ static void result_free(struct result *r)
     free(r->adapter_grads);
 }
 
+/* A store of gradients full of NaN that counts no more. */
+static void renewed(struct tiny *t, struct cairn_store *s)
+{
+    for (int i = 0; i < s->table->count; i++) {
+        size_t n = (size_t)cairn_param_count(&s->table->param[i]);
+        float *h = malloc(n * sizeof *h);
+
+        assert_non_null(h);
+        for (size_t e = 0; e < n; e++)
+            h[e] = NAN;
+        if (s->tensor[i].buf)
+            OK(cairn_tensor_set(&t->k.stream, &s->tensor[i], h, n * sizeof *h, err));
+        free(h);
+    }
+    cairn_store_renew(s);
+}
+
+static int renew; /* 1: the next run's gradients begin so, instead of as zeros; 2: and the backward is done twice */
+
 /* Forward and backward of a batch with upstream gradients that depend on the row's sequence and position only. full, lora: which
  * gradients are wanted. */
 static struct result run(struct tiny *t, const struct tiny_batch *b, int recompute, int full, int lora, int entropy)
@@ -78,12 +97,20 @@ static struct result run(struct tiny *t, const struct tiny_batch *b, int recompu
         OK(cairn_store_create(&grads, &t->table, t->k.dev, 1, err));
     if (lora)
         OK(cairn_store_create(&adapter_grads, &t->adapter.table, t->k.dev, 1, err));
+    if (renew && full)
+        renewed(t, &grads);
+    if (renew && lora)
+        renewed(t, &adapter_grads);
     OK(cairn_buffer_create(t->k.dev, (size_t)r.n * 2 * sizeof *h, &buf, err));
     OK(cairn_tensor_view(&up, buf, 0, CAIRN_F32, 1, &r.n, err));
     OK(cairn_tensor_view(&up_entropy, buf, (size_t)r.n * sizeof *h, CAIRN_F32, 1, &r.n, err));
     OK(cairn_tensor_set(&t->k.stream, &up, h, (size_t)r.n * sizeof *h, err));
     OK(cairn_tensor_set(&t->k.stream, &up_entropy, h + r.n, (size_t)r.n * sizeof *h, err));
     OK(cairn_backward(p, &up, entropy ? &up_entropy : NULL, full ? &grads : NULL, lora ? &adapter_grads : NULL, err));
+    if (renew == 2) {
+        OK(cairn_forward(p, &b->b, b->target, 0.7f, &scores, err));
+        OK(cairn_backward(p, &up, entropy ? &up_entropy : NULL, full ? &grads : NULL, lora ? &adapter_grads : NULL, err));
+    }
     if (full)
         r.grads = tiny_get(&t->k, &grads.flat);
     if (lora)
@@ -203,6 +230,45 @@ static void test_recompute(void **state)
         result_free(&r);
         tiny_batch_free(&b);
     }
+    tiny_close(&t);
+}
+
+/* Gradients that are written where nothing counts are those that are added to zeros (zero has two signs); what follows is added to them. */
+static void equal_values(const float *a, float *b, int64_t n, int times, const char *what)
+{
+    for (int64_t i = 0; times == 1 && i < n; i++)
+        if (!(a[i] == b[i]))
+            fail_msg("%s: element %lld of %lld is %.9g, not %.9g", what, (long long)i, (long long)n, (double)a[i], (double)b[i]);
+    if (times == 1)
+        return;
+    for (int64_t i = 0; i < n; i++)
+        b[i] *= (float)times;
+    close_to(a, b, n, 1e-6, what);
+}
+
+static void test_renewed(void **state)
+{
+    struct tiny t;
+    struct tiny_batch b;
+
+    SPARSE(&t, *state, 2, 1);
+    b = batch(NSEQ, NULL, (int)t.config.vocab);
+    for (t.m.segments = 1; t.m.segments <= 2; t.m.segments++)
+        for (int which = 1; which < 4; which++) {
+            struct result a = run(&t, &b, 0, which & 1, which & 2, 1), r;
+
+            for (renew = 1; renew < 3; renew++) {
+                r = run(&t, &b, 0, which & 1, which & 2, 1);
+                if (which & 1)
+                    equal_values(r.grads, a.grads, flat_count(&t.table), renew, "renewed gradients");
+                if (which & 2)
+                    equal_values(r.adapter_grads, a.adapter_grads, flat_count(&t.adapter.table), renew, "renewed adapter gradients");
+                result_free(&r);
+            }
+            renew = 0;
+            result_free(&a);
+        }
+    tiny_batch_free(&b);
     tiny_close(&t);
 }
 
@@ -445,7 +511,7 @@ int main(void)
         ON("guard", test_dx),        ON("cpu", test_recompute),  ON("guard", test_recompute),
         ON("cpu", test_segments),    ON("guard", test_segments), ON("cpu", test_frozen_and_threads),
         ON("cpu", test_differences), ON("cpu", test_refused),    ON("guard", test_refused),
-        ON("cpu", test_memory),
+        ON("cpu", test_memory),      ON("cpu", test_renewed),    ON("guard", test_renewed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
