@@ -101,6 +101,8 @@ static enum cairn_status grade(const struct cairn_grader *self, const struct cai
         snprintf(out->why, sizeof out->why, "the expression takes more work than the budget allows");
         goto out;
     }
+    if (rc == PCRE2_ERROR_NOMEMORY)
+        TRY(CAIRN_NOMEM(err));
     if (rc < 0)
         TRY(CAIRN_BUG(err, "pcre2_match"));
     if (rc == 0) {
@@ -144,6 +146,8 @@ enum cairn_status cairn_regex_create(struct cairn_grader **out, const struct cai
                             PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C | PCRE2_AUTO_CALLOUT |
                                 (def->any_case ? PCRE2_CASELESS : 0),
                             &code, &at, NULL);
+    if (!x->code && code == PCRE2_ERROR_HEAP_FAILED)
+        TRY(CAIRN_NOMEM(err));
     if (!x->code) {
         PCRE2_UCHAR why[128];
 

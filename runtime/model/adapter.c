@@ -38,6 +38,10 @@ static int regex_match(const char *expr, const char *text, struct cairn_error *e
     pcre2_match_data *md = NULL;
     pcre2_match_context *mc = NULL;
 
+    if (!re && code == PCRE2_ERROR_HEAP_FAILED) {
+        CAIRN_NOMEM(err);
+        return -1;
+    }
     if (!re) {
         pcre2_get_error_message(code, why, sizeof(why));
         cairn_fail(err, CAIRN_EDATA, "regular expression \"%.120s\", character %zu: %s", expr, (size_t)at, (const char *)why);
@@ -53,6 +57,8 @@ static int regex_match(const char *expr, const char *text, struct cairn_error *e
     code = pcre2_match(re, (PCRE2_SPTR)text, strlen(text), 0, 0, md, mc);
     if (code >= 0 || code == PCRE2_ERROR_NOMATCH)
         hit = code >= 0;
+    else if (code == PCRE2_ERROR_NOMEMORY)
+        CAIRN_NOMEM(err);
     else
         cairn_fail(err, CAIRN_EDATA, "regular expression \"%.120s\" gives up on \"%s\" (PCRE2 error %d)", expr, text, code);
 out:

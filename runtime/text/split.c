@@ -146,6 +146,8 @@ static enum cairn_status compile(pcre2_code **code, const char *pattern, size_t 
     *code = pcre2_compile((PCRE2_SPTR)pattern, n, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &number,
                           &offset, context);
     pcre2_compile_context_free(context);
+    if (!*code && number == PCRE2_ERROR_HEAP_FAILED)
+        return CAIRN_NOMEM(err);
     if (!*code) {
         if (pcre2_get_error_message(number, text, sizeof text) < 0)
             text[0] = 0;
@@ -207,7 +209,7 @@ static enum cairn_status classes_of(const pcre2_code *code, uint8_t *of)
         }
     }
     if (rc != PCRE2_ERROR_NOMATCH)
-        TRY(CAIRN_EBUG);
+        TRY(rc == PCRE2_ERROR_NOMEMORY ? CAIRN_ENOSPACE : CAIRN_EBUG);
 out:
     pcre2_match_data_free(match);
     cairn_str_free(&text);
@@ -400,6 +402,8 @@ static enum cairn_status next_by_regex(const struct cairn_split *s, struct cairn
             *end = n;
             return CAIRN_OK;
         }
+        if (rc == PCRE2_ERROR_NOMEMORY)
+            return CAIRN_NOMEM(err);
         if (rc < 0 || o[0] < from || o[1] < o[0] || o[1] > n)
             return cairn_fail(err, CAIRN_EDATA, "regular expression: pcre2 gave up at byte %zu of %zu (error %d)", from, n, rc);
         if (o[0] > at || o[1] > at) { /* a gap up to the match, or the match itself */
