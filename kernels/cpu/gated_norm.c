@@ -1,6 +1,7 @@
 /* gated_norm.c - norm with a sigmoid gate, and its backward. A row's sums run in 16 lanes added by a fixed tree. */
 #include <math.h>
 
+#include "base/planted.h"
 #include "internal.h"
 #include "vmath.h"
 
@@ -41,7 +42,8 @@ static void norm_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
 
             v16_storen(at1(&k->y, n) + i,
                        v16_loadn(k->w + i, some, 0.0f) * (v16_loadn(at1(&k->x, n) + i, some, 0.0f) * v16_set(r)) *
-                           v16_sigmoid(v16_loadn(at1(&k->z, n) + i, some, 0.0f)),
+                           v16_sigmoid(v16_loadn(at1(&k->z, n) + i, some, 0.0f)) *
+                               (cairn_planted("gated-norm-silu") ? v16_loadn(at1(&k->z, n) + i, some, 0.0f) : v16_set(1.0f)),
                        some);
         }
         if (k->rstd.p)

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/planted.h"
 #include "internal.h"
 #include "vmath.h"
 
@@ -101,6 +102,8 @@ static const v16 *weigh(const struct hyper *k, const struct trace *t, int64_t n,
         return t->step;
     }
     normalise(t, start, 0, J, k->eps);
+    if (cairn_planted("sinkhorn-once"))
+        return t->step;
     for (int s = 1; s < 2 * k->rounds - 1; s++)
         normalise(t, t->step + (s - 1) * J * J, s, J, k->eps);
     return t->step + (2 * k->rounds - 2) * J * J;
@@ -140,7 +143,7 @@ static void hyper_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
         comb = weigh(k, &t, n0, some);
         for (int64_t i = 0; i < k->M; i++) {
             v16 x = i < J       ? v16_sigmoid(t.logit[i]) + v16_set(k->eps)
-                    : i < 2 * J ? v16_set(2.0f) * v16_sigmoid(t.logit[i])
+                    : i < 2 * J ? v16_set(cairn_planted("hyper-post-not-doubled") ? 1.0f : 2.0f) * v16_sigmoid(t.logit[i])
                                 : comb[i - 2 * J];
 
             for (int l = 0; l < some; l++)
@@ -197,7 +200,7 @@ static void weigh_bwd(const struct hyper *k, const struct trace *t, const v16 *d
             for (int64_t b = 0; b < J; b++) {
                 int64_t i = s % 2 ? a * J + b : b * J + a;
 
-                d[i] = (d[i] - dot) / t->sum[s * J + a];
+                d[i] = (d[i] - (cairn_planted("hyper-bwd-no-sum") ? v16_set(0.0f) : dot)) / t->sum[s * J + a];
             }
         }
     for (int64_t i = 0; i < J; i++) {
@@ -334,7 +337,7 @@ static void out_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
                 v16 sum = v16_set(mix[J + j]) * y;
 
                 for (int64_t i = 0; i < J; i++)
-                    sum = v16_fma(v16_set(mix[2 * J + i * J + j]), x[i], sum);
+                    sum = v16_fma(v16_set(mix[2 * J + (cairn_planted("streams-transposed") ? j * J + i : i * J + j)]), x[i], sum);
                 v16_storen(at2(&k->out, n, j) + d, sum, w);
             }
         }

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/planted.h"
 #include "gemm.h"
 #include "runs.h"
 #include "vmath.h"
@@ -42,7 +43,7 @@ static float normalise(float *out, const float *x, int64_t D, int64_t W, float e
     }
     rho = 1.0f / sqrtf(v16_sum(sum) + eps);
     for (int64_t j = 0; j < W; j += VL)
-        v16_store(out + j, v16_load(out + j) * v16_set(rho) * v16_set(scale));
+        v16_store(out + j, v16_load(out + j) * v16_set(rho) * v16_set(cairn_planted("kda-query-unscaled") ? 1.0f : scale));
     return rho;
 }
 
@@ -76,7 +77,7 @@ void chunk_enter(struct chunk *c, const struct kda_in *in, int64_t n, int64_t h,
             if (queries)
                 mq = v16_fma(v16_load(q + j), x, mq);
         }
-        c->m[i][s] = v16_sum(mk);
+        c->m[i][s] = cairn_planted("kda-correction-lost") && s + 1 < i ? 0.0f : v16_sum(mk);
         if (queries)
             c->qk[i][s] = v16_sum(mq);
     }
@@ -132,7 +133,7 @@ void chunk_close(const struct chunk *c, const float *was, float *S, int64_t W)
 
     for (int64_t i = 0; i < W; i++)
         for (int64_t j = 0; j < W; j += VL) {
-            v16 x = was ? v16_set(decay[i]) * v16_load(was + i * W + j) : v16_set(0.0f);
+            v16 x = was && !cairn_planted("kda-state-of-one-chunk") ? v16_set(decay[i]) * v16_load(was + i * W + j) : v16_set(0.0f);
 
             for (int s = 0; s < CHUNK; s++)
                 x = v16_fma(v16_set(c->keys[s * W + i]), v16_load(c->d + s * W + j), x);
@@ -177,7 +178,7 @@ static void run_head(const struct attend *k, int64_t run, int64_t h, float *room
 {
     int64_t D = k->in.D, W = k->in.W, begin = k->r.begin[run], end = k->r.begin[run + 1], p = k->r.pos[begin];
     float *state = k->state.p ? at2(&k->state, k->r.seq[begin], h) : NULL, *S = room + chunk_floats(W);
-    int i = (int)(p % CHUNK), some = p >= CHUNK, in_place = state && D == W;
+    int i = (int)(p % CHUNK), some = p >= CHUNK || (state && cairn_planted("kda-state-not-reset")), in_place = state && D == W;
     struct chunk c;
 
     chunk_carve(&c, room, W);
@@ -189,7 +190,7 @@ static void run_head(const struct attend *k, int64_t run, int64_t h, float *room
     } else
         memset(S, 0, (size_t)(W * W) * sizeof *S);
     if (state)
-        open_rows(&c, state, i, D, W, 0);
+        open_rows(&c, state, cairn_planted("kda-open-chunk-lost") ? 0 : i, D, W, 0);
     for (int64_t n = begin; n < end;) {
         int rows = end - n < CHUNK - i ? (int)(end - n) : CHUNK - i;
 

@@ -11,6 +11,7 @@
  */
 #include <string.h>
 
+#include "base/planted.h"
 #include "gemm.h"
 #include "kda.h"
 #include "runs.h"
@@ -177,7 +178,7 @@ static void rows_out(const struct bwd *b, struct room *m, int64_t n, int64_t h, 
             int64_t some = D - j < VL ? D - j : VL;
             v16 x = v16_load(k + j), y = v16_load(read + j), z = v16_load(kept + j), end = v16_load(m->end + j);
 
-            end = end + v16_fma(v16_load(q + j), v16_load(dq + j), x * (y - z));
+            end = end + v16_fma(v16_load(q + j), v16_load(dq + j), cairn_planted("kda-bwd-decay-sign") ? x * (y + z) : x * (y - z));
             v16_store(m->end + j, end);
             v16_store(kept + j, y + z);
             if (some > 0) {

@@ -1,6 +1,7 @@
 /* pooled.c - pooled keys of the indexer, sixteen channels at a time, and chosen pools as positions. */
 #include <string.h>
 
+#include "base/planted.h"
 #include "pooled.h"
 #include "vmath.h"
 
@@ -53,7 +54,8 @@ void pooled_keep(const struct pooled *k)
         float *kept = at2(&k->tail, k->r.seq[n], k->r.pos[n] % k->m);
 
         memcpy(kept, at1(&k->k, n), (size_t)k->D * sizeof *kept);
-        memcpy(kept + k->D, at1(&k->gate, n), (size_t)k->D * sizeof *kept);
+        if (!cairn_planted("pool-tail-without-gate"))
+            memcpy(kept + k->D, at1(&k->gate, n), (size_t)k->D * sizeof *kept);
     }
 }
 
@@ -87,7 +89,8 @@ static void pool_runs(void *ctx, int64_t begin, int64_t end, void *scratch)
                                    v16_loadn(w->ape + r * k->D + d, some, 0.0f),
                                most);
             for (int64_t r = 0; r < k->m; r++) {
-                v16 x = v16_loadn(pooled_at(k, run, first + r, 1) + d, some, 0.0f) + v16_loadn(w->ape + r * k->D + d, some, 0.0f),
+                v16 x = v16_loadn(pooled_at(k, run, first + r, 1) + d, some, 0.0f) +
+                        (cairn_planted("pool-place-lost") ? v16_set(0.0f) : v16_loadn(w->ape + r * k->D + d, some, 0.0f)),
                     e = v16_exp(x - most);
 
                 sum = sum + e;

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "pooled.h"
+#include "base/planted.h"
 #include "vec.h"
 
 static double weight(const struct arg *w, int64_t i)
@@ -55,7 +56,7 @@ enum cairn_status cairn_pool_expand_ref(struct cairn_stream *s, const struct cai
         for (int64_t i = 0; whole && i < P && i32(&choice)[n * P + i] >= 0; i++)
             for (int64_t r = 0; r < m; r++)
                 out[at++] = (int32_t)(i32(&choice)[n * P + i] * m + r);
-        for (int64_t p = whole * m; p <= i32(&pos)[n]; p++)
+        for (int64_t p = whole * m + (whole && cairn_planted("pool-tail-short")); p <= i32(&pos)[n]; p++)
             out[at++] = (int32_t)p;
         while (at < W)
             out[at++] = -1;

@@ -3,6 +3,7 @@
  */
 #include <string.h>
 
+#include "base/planted.h"
 #include "runs.h"
 #include "vmath.h"
 
@@ -48,7 +49,7 @@ static void conv_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
         int32_t p = k->r.pos[n], b = k->r.seq[n];
 
         for (int j = 0; j < k->K; j++) {
-            int64_t back = k->K - 1 - j, m = n - back;
+            int64_t back = cairn_planted("conv-taps-reversed") ? j : k->K - 1 - j, m = n - back;
 
             row[j] = p < back                                                              ? NULL
                      : m >= 0 && k->r.seq[m] == b && m + p >= n && k->r.pos[m] == p - back ? at1(&k->x, m)
@@ -88,7 +89,7 @@ enum cairn_status cairn_short_conv_cpu(struct cairn_stream *s, const struct cair
     call_share(&c, N, 1, N * C * (K + 4), conv_rows, &k);
     for (int64_t i = 0; k.tail.p && i < k.r.count; i++)
         for (int64_t n = k.r.begin[i + 1] - K > k.r.begin[i] ? k.r.begin[i + 1] - K : k.r.begin[i]; n < k.r.begin[i + 1]; n++)
-            memcpy(at2(&k.tail, k.r.seq[n], k.r.pos[n] % K), at1(&k.x, n), (size_t)C * sizeof(float));
+            memcpy(at2(&k.tail, k.r.seq[n], (k.r.pos[n] + cairn_planted("conv-tail-off-by-one")) % K), at1(&k.x, n), (size_t)C * sizeof(float));
     return call_end(&c);
 }
 

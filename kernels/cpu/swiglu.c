@@ -21,7 +21,7 @@ static void forward_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
             v16 x = v16_loadn(at1(&k->a, n) + i, m, 0.0f), y = v16_loadn(at1(&k->u, n) + i, m, 0.0f);
 
             if (k->limit > 0.0f) {
-                x = v16_min(x, limit);
+                x = cairn_planted("clamp-both-sides") ? v16_max(v16_min(x, limit), -limit) : v16_min(x, limit);
                 y = v16_max(v16_min(y, limit), -limit);
             }
             v16_storen(at1(&k->h, n) + i, cairn_planted("swiglu-sides-swapped") ? y * v16_sigmoid(y) * x : x * v16_sigmoid(x) * y, m);
@@ -62,7 +62,7 @@ static void backward_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
             sg = v16_sigmoid(x);
             dy = d * (x * sg);
             dx = d * y * (cairn_planted("swiglu-bwd-slope") ? sg : sg * v16_fma(x, one - sg, one));
-            if (k->limit > 0.0f) {
+            if (k->limit > 0.0f && !cairn_planted("clamp-bwd-passes")) {
                 dx = v16_select(x_cut, zero, dx);
                 dy = v16_select(y_cut, zero, dy);
             }

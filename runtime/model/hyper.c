@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "base/planted.h"
 #include "model/names.h"
 
 static struct cairn_tensor streams(const struct cairn_call *c, const struct cairn_tensor *x)
@@ -17,7 +18,7 @@ static enum cairn_status find(const struct cairn_model *m, int layer, const char
 {
     char suffix[64], name[CAIRN_NAME_BYTES];
 
-    snprintf(suffix, sizeof suffix, "hc_%s_%s", site, leaf);
+    snprintf(suffix, sizeof suffix, "hc_%s_%s", cairn_planted("hyper-site-of-another") ? "attn" : site, leaf);
     cairn_name_of_layer(m->config, layer, suffix, name);
     *param = cairn_param_find(m->weights->table, name);
     if (*param < 0)
@@ -68,7 +69,7 @@ enum cairn_status cairn_hyper_enter(const struct cairn_call *c, const struct cai
 
     OP(c, matmul, .form = CAIRN_NT, .x = *x, .w = l->w, .y = s->m, .alpha = 1, .segments = 1);
     OP(c, hyper, .x = streams(c, x), .m = s->m, .base = l->b, .scale = l->a, .mix = s->mix, .rstd = s->rstd, .y = s->c,
-       .norm_eps = c->c->norm_eps, .eps = c->c->stream_eps, .iterations = c->c->stream_iters);
+       .norm_eps = c->c->norm_eps, .eps = c->c->stream_eps, .iterations = c->c->stream_iters - cairn_planted("sinkhorn-one-less"));
     TRY(cairn_tensor_zero(&c->k->stream, &s->y, err));
 out:
     return st;

@@ -8,6 +8,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/planted.h"
+
 #define L2_EPS 1e-6f /* of the normalised queries and keys, in every implementation */
 
 /* Rows (N, H * d) as (N, H, d), and as (N * H, d). */
@@ -144,7 +146,8 @@ enum cairn_status cairn_kda_forward(const struct cairn_call *c, const struct cai
 
     for (int i = 0; i < 3; i++) {
         TRY(cairn_linear_forward(c, &l->in[i], NULL, x, &s->raw[i], 0, &s->t_in[i], err));
-        OP(c, short_conv, .x = s->raw[i], .w = l->w_taps[i], .y = s->x[i], .pos = *pos, .seq = *seq, .tail = past.tail[i]);
+        OP(c, short_conv, .x = s->raw[i], .w = l->w_taps[cairn_planted("kda-conv-of-another") && i == 2 ? 1 : i], .y = s->x[i], .pos = *pos,
+           .seq = *seq, .tail = past.tail[i]);
     }
     TRY(cairn_linear_forward(c, &l->f_a, NULL, x, &s->fa, 0, &s->t_f_a, err));
     TRY(cairn_linear_forward(c, &l->f_b, NULL, &s->fa, &s->f, 0, &s->t_f_b, err));
@@ -152,9 +155,10 @@ enum cairn_status cairn_kda_forward(const struct cairn_call *c, const struct cai
     OP(c, kda_gate, .f = s->f, .b = s->b, .a_log = l->w_a_log, .dt_bias = l->w_dt_bias, .g = s->g, .beta = s->beta,
        .bound = cfg->kda_bound);
     OP(c, kda, .q = by_head(c, &s->x[0]), .k = by_head(c, &s->x[1]), .v = by_head(c, &s->x[2]), .g = by_head(c, &s->g), .beta = s->beta,
-       .o = by_head(c, &s->o), .pos = *pos, .seq = *seq, .state = past.state, .scale = 1 / sqrtf((float)cfg->kda_dim), .eps = L2_EPS);
+       .o = by_head(c, &s->o), .pos = *pos, .seq = *seq, .state = past.state, .scale = 1 / sqrtf((float)cfg->kda_dim),
+       .eps = cairn_planted("kda-l2-eps") ? 1e-2f : L2_EPS);
     TRY(cairn_linear_forward(c, &l->g_a, NULL, x, &s->za, 0, &s->t_g_a, err));
-    TRY(cairn_linear_forward(c, &l->g_b, NULL, &s->za, &s->z, 0, &s->t_g_b, err));
+    TRY(cairn_linear_forward(c, &l->g_b, NULL, cairn_planted("kda-output-gate-of-decay") ? &s->fa : &s->za, &s->z, 0, &s->t_g_b, err));
     OP(c, gated_norm, .x = heads(c, &s->o), .z = heads(c, &s->z), .w = l->w_norm, .y = heads(c, &s->y), .rstd = s->rstd,
        .eps = cfg->norm_eps);
     TRY(cairn_linear_forward(c, &l->o, NULL, &s->y, y, 1, &s->t_o, err));

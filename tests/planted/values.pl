@@ -1,4 +1,5 @@
-# values.pl - gives the norms, biases, selection biases, and what else a new model has at 0 or 1, of a safetensors file values of their own, in place.
+# values.pl - gives the norms, biases, selection biases, and what else a new model has at 0 or 1, of a safetensors file values
+# of their own, in place. (dt_bias has: it lets linear attention remember more than a few tokens.)
 use strict;
 use JSON::PP;
 
@@ -10,7 +11,7 @@ read($f, my $text, $n) == $n or die;
 my $t = decode_json($text);
 my $seed = 7;
 for my $name (sort keys %$t) {
-    next if $name eq '__metadata__' || $name !~ /norm|bias|hc_\w+_(?:base|scale)|A_log|_ape$/;
+    next if $name eq '__metadata__' || $name !~ /norm|(?<!dt_)bias|hc_\w+_(?:base|scale)|A_log|_ape$/;
     my ($from, $to) = @{ $t->{$name}{data_offsets} };
     my $wide = $t->{$name}{dtype} eq 'F32';
     my $out = '';

@@ -47,6 +47,7 @@ static enum cairn_status make(struct cairn_picked *p, struct cairn_error *err)
     p->rows = rows;
     p->width = (J ? J : 1) * c->width;
     p->mixes = J * (J + 2);
+    p->layer = -1;
     for (int s = 0; s < 2; s++) {
         p->in[s] = room(c->layers * rows * p->width);
         p->given[s] = room(J ? c->layers * rows * c->width : 0);
@@ -108,8 +109,8 @@ static enum cairn_status before(void *arg, const struct cairn_trace_call *c, str
     int site = strstr(c->param, "post_attention_layernorm") != NULL;
 
     if (c->op == CAIRN_OP_hyper) {
+        p->site = p->layer == (int)layer; /* the second of a layer, whatever its weights are called */
         p->layer = (int)layer;
-        p->site = strstr(c->param, "hc_ffn") != NULL;
         return take(p, &((const struct cairn_hyper *)c->args)->x, p->in[p->site] + layer * p->rows * p->width, p->width, err);
     }
     if (c->op == CAIRN_OP_streams_sum)
