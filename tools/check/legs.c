@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "tools/check/locate.h"
-#include "tools/check/memory.h"
 #include "tools/check/whole.h"
 
 #define SEEN        1e-4 /* least difference that a changed trainer must show, mean over the tokens */
@@ -31,15 +30,15 @@ enum cairn_status cairn_legs_open(struct cairn_legs *g, struct cairn_sides *x, j
     g->first = malloc(bytes);
     if (!g->trainer || !g->sampler || !g->first)
         return CAIRN_NOMEM(err);
-    return cairn_sides_masters_save(x, &g->masters, err);
+    return cairn_sides_masters_save(x, err);
 }
 
 void cairn_legs_close(struct cairn_legs *g)
 {
+    cairn_check_memory_close(g->memory);
     free(g->trainer);
     free(g->sampler);
     free(g->first);
-    free(g->masters);
     memset(g, 0, sizeof *g);
 }
 
@@ -133,7 +132,7 @@ static enum cairn_status changed(struct cairn_legs *g, double scale, struct cair
 {
     enum cairn_status st = CAIRN_OK;
 
-    TRY(cairn_sides_masters_load(g->x, g->masters, err));
+    TRY(cairn_sides_masters_load(g->x, err));
     TRY(cairn_sides_perturb(g->x, scale, 1, err));
     TRY(cairn_sides_trainer_scores(g->x, g->trainer, err));
 out:
@@ -226,27 +225,25 @@ out:
     return st;
 }
 
-/* Through memory, where the recipe has a way: other weights than those that lie there now. */
+/* Through memory, where the recipe has a way: other weights than those that lie there now. What follows goes that way, too: it is the faster. */
 static enum cairn_status memory_sync(struct cairn_legs *g, struct cairn_error *err)
 {
-    struct cairn_check_memory *m = NULL;
     json_t *paths = json_pack("[s]", "file");
     enum cairn_status st = CAIRN_OK;
     char why[300];
 
     TRY(keep(g, "paths", paths, err));
-    TRY(cairn_check_memory_open(&m, g->x, why, sizeof why, err));
-    if (!m) {
+    TRY(cairn_check_memory_open(&g->memory, g->x, why, sizeof why, err));
+    if (!g->memory) {
         if (why[0])
             TRY(keep(g, "paths_left_out", json_string(why), err));
         goto out;
     }
     TRY(cairn_sides_perturb(g->x, g->scale, 3, err));
-    TRY(take(g, "memory", m, err));
-    if (json_array_append_new(paths, json_string(cairn_check_memory_path(m))))
+    TRY(take(g, "memory", g->memory, err));
+    if (json_array_append_new(paths, json_string(cairn_check_memory_path(g->memory))))
         TRY(CAIRN_NOMEM(err));
 out:
-    cairn_check_memory_close(m);
     return st;
 }
 
@@ -279,9 +276,9 @@ enum cairn_status cairn_leg_repeat(struct cairn_legs *g, struct cairn_error *err
             TRY(cairn_fail(err, CAIRN_ENUMERIC, "repeat: the sampler scored the same tokens twice and differs from itself by %.3g", d.max));
     }
     TRY(cairn_sides_perturb(g->x, g->scale, 2, err));
-    TRY(take(g, "second", NULL, err));
-    TRY(cairn_sides_masters_load(g->x, g->masters, err));
-    TRY(take(g, "back", NULL, err));
+    TRY(take(g, "second", g->memory, err));
+    TRY(cairn_sides_masters_load(g->x, err));
+    TRY(take(g, "back", g->memory, err));
     d = compare(g->first, g->sampler, g->n);
     TRY(keep(g, "repeat", json_pack("{s:I, s:I}", "equal", (json_int_t)d.equal, "tokens", (json_int_t)g->n), err));
     if (d.equal != g->n)

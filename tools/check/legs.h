@@ -2,6 +2,7 @@
 #ifndef CAIRN_TOOLS_CHECK_LEGS_H
 #define CAIRN_TOOLS_CHECK_LEGS_H
 
+#include "tools/check/memory.h"
 #include "tools/check/sides.h"
 
 struct cairn_legs {
@@ -10,8 +11,8 @@ struct cairn_legs {
     double band;    /* largest difference that counts as agreement; 0: equal bits */
     int locate;
     float *trainer, *sampler, *first; /* (numbers) the latest of each side; the sampler's at the start */
-    float *masters;                   /* the trainer's at the start */
     int64_t n;                        /* numbers */
+    struct cairn_check_memory *memory; /* leg 3 opens it; NULL: no way but files */
     double scale;                     /* of the change that leg 2 settled on */
 };
 

@@ -519,7 +519,6 @@ enum cairn_status cairn_leg_right(struct cairn_sides *x, const struct cairn_chec
     struct right *r = calloc(1, sizeof *r);
     struct cairn_sequence afforded[CAIRN_CHECK_SEQUENCES];
     int n = sequences_afford(x, afforded);
-    float *masters = NULL;
     const struct cairn_policy *p = &x->trainer.policy;
     struct cairn_trace t = {.k = &x->k, .stores = {&p->weights, p->lora ? &p->adapter_weights : NULL}, .before = before, .after = after, .arg = r};
     enum cairn_status st = CAIRN_OK;
@@ -531,10 +530,8 @@ enum cairn_status cairn_leg_right(struct cairn_sides *x, const struct cairn_chec
     r->tolerance_sums = narrow ? 4e-2 : 1e-4;
     TRY(cairn_compute_open(&r->ref, &(struct cairn_compute_opts){.backend = "cpu", .act = narrow ? "bf16" : "f32", .reference = 1, .threads = o->threads},
                            err));
-    if (p->lora) { /* a new adapter's B is zero and would hide what is wrong with it */
-        TRY(cairn_sides_masters_save(x, &masters, err));
+    if (p->lora) /* a new adapter's B is zero and would hide what is wrong with it */
         TRY(cairn_sides_perturb(x, ADAPTER_SCALE, 9, err));
-    }
     r->own = x->k.ops;
     cairn_trace_begin(&t);
     st = pass_run(x, afforded, n, err);
@@ -546,12 +543,11 @@ enum cairn_status cairn_leg_right(struct cairn_sides *x, const struct cairn_chec
     TRY(cairn_blocks_check(x, afforded, n, report, err));
     if (o->reference)
         TRY(cairn_reference_check(x, o->against, o->reference, report, err));
-    if (masters)
-        TRY(cairn_sides_masters_load(x, masters, err));
+    if (p->lora)
+        TRY(cairn_sides_masters_load(x, err)); /* as cairn_legs_open has kept them */
 out:
     regions_free(r);
     cairn_compute_close(&r->ref);
-    free(masters);
     free(r);
     return st;
 }

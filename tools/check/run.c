@@ -56,7 +56,8 @@ static enum cairn_status legs_run(struct checking *c, json_t *times, struct cair
         st = legs[i].run(c, err);
         if (json_object_set_new(times, legs[i].name, json_real(cairn_now_s() - t0)))
             TRY(CAIRN_NOMEM(err));
-        cairn_info("check: leg %d %s: %s, %.2f s", i, legs[i].name, st == CAIRN_OK ? "holds" : "does not hold", cairn_now_s() - t0);
+        cairn_info("check: leg %d %s: %s, %.2f s", i, legs[i].name, st == CAIRN_OK ? "holds" : st == CAIRN_ENUMERIC ? "does not hold" : "not brought to its end",
+                   cairn_now_s() - t0);
         TRY(st);
     }
 out:

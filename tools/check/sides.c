@@ -1,4 +1,4 @@
-/* sides.c - opens both sides, scores, changes one, syncs. See sides.h. */
+/* sides.c - opens both sides, and what each scores. See sides.h. */
 #include "tools/check/sides.h"
 
 #include <errno.h>
@@ -12,14 +12,12 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/philox.h"
 #include "base/signals.h"
-#include "ckpt/retention.h"
-#include "model/io.h"
 #include "stages/common/setup.h"
 
-#define DRAWN_MOST 80   /* tokens of a sequence that leg 5 makes */
-#define LEAST_SIZE 0.02 /* a tensor of zeros (a LoRA's B) has no size of its own */
+#define DRAWN_MOST 80  /* tokens of a sequence that leg 5 makes */
+#define EDGE       64  /* tokens at both ends of a long sequence that are cut as they are to be; those between, */
+#define MIDDLE     256 /* of which there may be thousands, so many at once: one by one they would take half of the gate's time */
 
 /* ---- open ------------------------------------------------------------------------------------------------------------ */
 
@@ -59,7 +57,7 @@ static enum cairn_status sampler_open(struct cairn_sides *x, struct cairn_error 
     for (int i = 0; i < x->q.n; i++)
         o.pages += (int)(x->q.s[i].length / x->page + 2);
     TRY(cairn_cache_create(&x->cache, &x->policy.config, &x->k, &o, err));
-    TRY(cairn_pass_create(&x->pass, &x->model, &(struct cairn_pass_opts){.max_rows = x->q.longest > 64 ? x->q.longest : 64, .max_seqs = x->q.n},
+    TRY(cairn_pass_create(&x->pass, &x->model, &(struct cairn_pass_opts){.max_rows = x->q.longest > 64 + MIDDLE ? x->q.longest : 64 + MIDDLE, .max_seqs = x->q.n},
                           err));
 out:
     return st;
@@ -126,6 +124,7 @@ void cairn_sides_close(struct cairn_sides *x)
     cairn_pass_destroy(x->pass);
     cairn_cache_destroy(x->cache);
     cairn_policy_close(&x->policy);
+    cairn_buffer_destroy(x->noise);
     cairn_trainer_close(&x->trainer);
     cairn_compute_close(&x->k);
     cairn_check_sequences_free(&x->q);
@@ -188,7 +187,7 @@ static int waits(const struct scoring *s, int i)
     return 0;
 }
 
-/* Tokens of sequence i that the next call takes. */
+/* Tokens of sequence i that the next call takes, which has room for `room` and for one chunk of a middle. */
 static int64_t wanted(const struct scoring *s, int i, int64_t room)
 {
     const struct cairn_sequence *q = &s->x->q.s[i];
@@ -196,10 +195,16 @@ static int64_t wanted(const struct scoring *s, int i, int64_t room)
 
     if (s->slot[i] < 0 || waits(s, i))
         return 0;
+    if (end > 2 * EDGE + MIDDLE && s->done[i] >= EDGE && n > EDGE) {
+        n -= EDGE;
+        chunk = MIDDLE;
+        room += MIDDLE;
+    }
     if (s->done[i] < q->prompt - 1 && q->prompt - 1 - s->done[i] < n) /* what is shared ends a chunk */
         n = q->prompt - 1 - s->done[i];
     n = n < chunk ? n : chunk;
-    return n < room ? n : room;
+    n = n < room ? n : room;
+    return n > 0 ? n : 0;
 }
 
 static enum cairn_status call(struct scoring *s, int64_t *rows, struct cairn_error *err)
@@ -267,7 +272,7 @@ out:
 enum cairn_status cairn_sides_sampler_scores(struct cairn_sides *x, const struct cairn_sides_cut *cut, float *out, struct cairn_error *err)
 {
     struct scoring s = {.x = x, .cut = cut};
-    size_t rows = (size_t)cut->rows;
+    size_t rows = (size_t)cut->rows + MIDDLE;
     enum cairn_status st = CAIRN_OK;
 
     s.id = malloc(rows * sizeof *s.id);
@@ -299,190 +304,5 @@ out:
     free(s.which);
     free(s.to);
     free(s.h);
-    return st;
-}
-
-/* ---- changing the trainer -------------------------------------------------------------------------------------------- */
-
-enum cairn_status cairn_sides_masters_save(struct cairn_sides *x, float **h, struct cairn_error *err)
-{
-    const struct cairn_tensor *flat = &x->trainer.optimizer.master.flat;
-    enum cairn_status st = CAIRN_OK;
-
-    if (!(*h = malloc(cairn_tensor_bytes(flat))))
-        return CAIRN_NOMEM(err);
-    st = cairn_tensor_get(&x->k.stream, flat, *h, cairn_tensor_bytes(flat), err);
-    if (st != CAIRN_OK) {
-        free(*h);
-        *h = NULL;
-    }
-    return st;
-}
-
-enum cairn_status cairn_sides_masters_load(struct cairn_sides *x, const float *h, struct cairn_error *err)
-{
-    const struct cairn_tensor *flat = &x->trainer.optimizer.master.flat;
-    enum cairn_status st = CAIRN_OK;
-
-    TRY(cairn_tensor_set(&x->k.stream, flat, h, cairn_tensor_bytes(flat), err));
-    TRY(cairn_trainer_publish(&x->trainer, err));
-out:
-    return st;
-}
-
-static double size_of(const float *v, int64_t n)
-{
-    double sum = 0;
-
-    for (int64_t i = 0; i < n; i++)
-        sum += (double)v[i] * (double)v[i];
-    return fmax(sqrt(sum / (double)(n ? n : 1)), LEAST_SIZE);
-}
-
-/* Uniform in +- scale * size: no need of a bell. */
-static void shake(float *v, int64_t n, double scale, uint64_t seed, uint32_t which)
-{
-    const struct cairn_philox_key key = {.seed = seed, .purpose = CAIRN_PURPOSE_PROBE};
-    double size = scale * size_of(v, n);
-
-    for (int64_t i = 0; i < n; i += 4) {
-        uint32_t r[4];
-
-        cairn_philox(&key, which, (uint32_t)i, (uint32_t)(i >> 32), r);
-        for (int64_t k = i; k < n && k < i + 4; k++)
-            v[k] += (float)(size * ((double)r[k - i] / 0x1p31 - 1));
-    }
-}
-
-enum cairn_status cairn_sides_perturb(struct cairn_sides *x, double scale, uint64_t seed, struct cairn_error *err)
-{
-    const struct cairn_store *m = &x->trainer.optimizer.master;
-    enum cairn_status st = CAIRN_OK;
-    float *h = NULL;
-
-    for (int i = 0; i < m->table->count; i++) {
-        const struct cairn_tensor *t = &m->tensor[i];
-        size_t bytes = cairn_tensor_bytes(t);
-
-        if (!t->buf)
-            continue;
-        free(h);
-        if (!(h = malloc(bytes)))
-            TRY(CAIRN_NOMEM(err));
-        TRY(cairn_tensor_get(&x->k.stream, t, h, bytes, err));
-        shake(h, cairn_tensor_count(t), scale, seed, (uint32_t)i);
-        TRY(cairn_tensor_set(&x->k.stream, t, h, bytes, err));
-    }
-    TRY(cairn_trainer_publish(&x->trainer, err));
-out:
-    free(h);
-    return st;
-}
-
-/* ---- sync ------------------------------------------------------------------------------------------------------------- */
-
-/* The trainer's state as an artefact of its own below the scratch folder. */
-static enum cairn_status state_write(struct cairn_sides *x, const char *dir, struct cairn_error *err)
-{
-    struct cairn_manifest *m = cairn_manifest_create("trainer", x->generation, x->run->uuid);
-    struct cairn_attempt *a = NULL;
-    enum cairn_status st = CAIRN_OK;
-
-    if (!m)
-        TRY(CAIRN_NOMEM(err));
-    TRY(cairn_attempt_begin(&a, dir, &(struct cairn_attempt_opts){.identity = cairn_manifest_identity(m)}, err));
-    TRY(cairn_trainer_save(&x->trainer.optimizer, a, m, &(struct cairn_trainer_save_opts){.through = 1}, err));
-    TRY(cairn_attempt_commit(a, m, err));
-out:
-    cairn_attempt_end(a);
-    cairn_manifest_destroy(m);
-    return st;
-}
-
-/* What cairn-sync makes of it. */
-static enum cairn_status policy_write(struct cairn_sides *x, const char *from, const char *dir, struct cairn_error *err)
-{
-    const struct cairn_policy *p = &x->trainer.policy;
-    struct cairn_manifest *m = cairn_manifest_create("policy", x->generation, x->run->uuid);
-    enum cairn_dtype dtype = cairn_setup_dtype(x->run->recipe);
-    struct cairn_reader *state = NULL, *base = NULL;
-    struct cairn_attempt *a = NULL;
-    enum cairn_status st = CAIRN_OK;
-    json_t *content = NULL;
-
-    if (!m)
-        TRY(CAIRN_NOMEM(err));
-    TRY(cairn_reader_open(&state, from, NULL, err));
-    TRY(cairn_reader_open(&base, x->base, NULL, err));
-    TRY(cairn_manifest_add_input(m, "log/check.scratch/train", cairn_reader_manifest(state)->digest, err));
-    TRY(cairn_attempt_begin(&a, dir, &(struct cairn_attempt_opts){.identity = cairn_manifest_identity(m)}, err));
-    TRY(cairn_policy_save(x->trainer.table, state, p->lora ? NULL : base, dtype, a, m, "", err));
-    content = cairn_setup_policy_content(&p->config, &p->table, p->lora ? &p->adapter : NULL, cairn_reader_manifest(base)->digest, dtype);
-    if (!content || json_object_update(m->content, content))
-        TRY(CAIRN_NOMEM(err));
-    TRY(cairn_attempt_commit(a, m, err));
-out:
-    json_decref(content);
-    cairn_attempt_end(a);
-    cairn_reader_close(state);
-    cairn_reader_close(base);
-    cairn_manifest_destroy(m);
-    return st;
-}
-
-enum cairn_status cairn_sides_sync(struct cairn_sides *x, struct cairn_error *err)
-{
-    char *train = cairn_format("%s/train-%lld", x->scratch, (long long)(x->generation + 1)),
-         *policy = cairn_format("%s/policy-%lld", x->scratch, (long long)(x->generation + 1));
-    enum cairn_status st = CAIRN_OK;
-
-    x->generation++;
-    if (!train || !policy)
-        TRY(CAIRN_NOMEM(err));
-    TRY(state_write(x, train, err));
-    TRY(policy_write(x, train, policy, err));
-    if (x->policy.weights.buf)
-        TRY(cairn_policy_next(&x->policy, policy, &x->k, err));
-    else
-        TRY(cairn_policy_open(&x->policy, policy, &(struct cairn_policy_opts){.base = x->base, .quiet = 1}, &x->k, err));
-out:
-    if (train)
-        cairn_tree_remove(train, NULL);
-    if (policy)
-        cairn_tree_remove(policy, NULL);
-    free(train);
-    free(policy);
-    return st;
-}
-
-enum cairn_status cairn_sides_weights_differ(struct cairn_sides *x, const char **name, struct cairn_digest *all, struct cairn_error *err)
-{
-    const struct cairn_store *mine = x->trainer.published, *theirs = x->policy.lora ? &x->policy.adapter_weights : &x->policy.weights;
-    struct cairn_digest sum = {0, 0}, a, b;
-    enum cairn_status st = CAIRN_OK;
-    char *h = NULL;
-
-    *name = NULL;
-    for (int i = 0; i < mine->table->count && !*name; i++) {
-        size_t bytes = cairn_tensor_bytes(&mine->tensor[i]);
-        char *p = realloc(h, bytes ? bytes : 1);
-
-        if (!p)
-            TRY(CAIRN_NOMEM(err));
-        h = p;
-        if (cairn_tensor_bytes(&theirs->tensor[i]) != bytes)
-            TRY(CAIRN_BUG(err, "trainer and sampler hold tensors of other sizes"));
-        TRY(cairn_tensor_get(&x->k.stream, &mine->tensor[i], h, bytes, err));
-        a = cairn_digest_bytes(h, bytes);
-        TRY(cairn_tensor_get(&x->k.stream, &theirs->tensor[i], h, bytes, err));
-        b = cairn_digest_bytes(h, bytes);
-        if (!cairn_digest_equal(a, b))
-            *name = mine->table->param[i].name;
-        sum = cairn_digest_add(sum, a);
-    }
-    if (all)
-        *all = sum;
-out:
-    free(h);
     return st;
 }

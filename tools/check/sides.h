@@ -31,6 +31,9 @@ struct cairn_sides {
     int mine, lock;             /* scratch was made; what keeps other checks out of it, or -1 */
     int64_t generation;         /* of what was synced */
     struct cairn_sides_rows now;
+    struct cairn_buffer *noise; /* of perturb: (noise_n) floats on the device, by noise_seed; or NULL */
+    int64_t noise_n;
+    uint64_t noise_seed;
     float temperature;
     int page;
 };
@@ -49,11 +52,11 @@ struct cairn_sides_cut {
 };
 enum cairn_status cairn_sides_sampler_scores(struct cairn_sides *x, const struct cairn_sides_cut *cut, float *out, struct cairn_error *err);
 
+/* The trainer's masters as they are, kept on its device; and back, published. One set is kept. */
+enum cairn_status cairn_sides_masters_save(struct cairn_sides *x, struct cairn_error *err);
+enum cairn_status cairn_sides_masters_load(struct cairn_sides *x, struct cairn_error *err);
 /* Adds noise to the trainer's masters, `scale` times each tensor's own size, by `seed`, and publishes. */
 enum cairn_status cairn_sides_perturb(struct cairn_sides *x, double scale, uint64_t seed, struct cairn_error *err);
-/* The trainer's masters as they are, into memory and back. malloc'ed by save, as large as the optimiser's flat run. */
-enum cairn_status cairn_sides_masters_save(struct cairn_sides *x, float **h, struct cairn_error *err);
-enum cairn_status cairn_sides_masters_load(struct cairn_sides *x, const float *h, struct cairn_error *err);
 
 /* Gives the trainer's published weights to the sampler by way of committed artefacts; memory.h: without. */
 enum cairn_status cairn_sides_sync(struct cairn_sides *x, struct cairn_error *err);
