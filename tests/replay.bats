@@ -114,6 +114,27 @@ LINES
     says "unit-000000.h5"
 }
 
+@test "carried groups: trained again with the original's digest, made again, handed out" {
+    dir=$BATS_TEST_TMPDIR/run
+    is 0 "$cairn" run tests/faults/least.yaml --run "$dir" --quiet run.eval_every=0 'rollout.dynamic={max_rounds: 8}' rollout.carry=true \
+        train.correction=tis 'rollout.store=[text, experts]' score.grader=some checkpoint.keep_policies=all \
+        "score.graders={some: {kind: regex, pattern: '(?s)\\A[ -_]'}}"
+    is 0 "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/new" --quiet
+    diff <("$cairn" digest "$dir") <("$cairn" digest "$BATS_TEST_TMPDIR/new")
+    is 0 "$cairn" replay "$dir" --regenerate
+    says "2 carried ones held against the step before: equal bits"
+    is 0 "$cairn" replay "$dir" --score "$dir/recipe.yaml" --name own
+    says "0 verdicts, 0 rewards, 0 advantages"
+    is 0 "$cairn" inspect "$dir/step/000002/rollout" --rollout 0
+    says "carried: the step before sampled it" "gold answer"
+    is 0 "$cairn" replay "$dir" --export "$BATS_TEST_TMPDIR/x.jsonl" --only step=2
+    grep -q '"carried":{"step":1,"group":22}' "$BATS_TEST_TMPDIR/x.jsonl"
+    is 0 "$cairn" verify --deep "$dir"
+    # Without a correction there is nothing to do about their age.
+    is 78 "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/bare" --quiet train.correction=none
+    says "rollout.carry"
+}
+
 @test "--export and back: the same tokens and log-probabilities; slices of it" {
     out=$BATS_TEST_TMPDIR/out.jsonl
     is 0 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --export "$out" --only step=1

@@ -1,8 +1,8 @@
 /* eval.c - `cairn eval DIR --set [NAME=]FILE`: samples and grades a problem set with a policy of a run.
  *
- * Template, stop tokens, sampling and grading are those of the run's recipe unless said otherwise. Draws are keyed by (seed, step, name of
- * the set, row, sample), as in the run's own evaluations: the set that the recipe evaluates under that name gives the same responses.
- * Writes nothing.
+ * Template, stop tokens, sampling and grading are those of the run's recipe unless said otherwise. Draws are keyed by (seed, step,
+ * name of the set, row, sample), as in the run's own evaluations: the set that the recipe evaluates under that name gives the same
+ * responses. Writes nothing.
  */
 #include <argp.h>
 #include <stdio.h>
@@ -56,7 +56,8 @@ static error_t option(int key, char *arg, struct argp_state *state)
         a->set[a->sets++] = arg;
         return 0;
     }
-    return key == ARGP_KEY_ARG || key >= CAIRN_OPT_ADAPTER ? cairn_model_args_take(&a->model, key, arg, state) : cairn_cli_take(slots, key, arg, state);
+    return key == ARGP_KEY_ARG || key >= CAIRN_OPT_ADAPTER ? cairn_model_args_take(&a->model, key, arg, state)
+                                                           : cairn_cli_take(slots, key, arg, state);
 }
 
 struct eval {
@@ -69,9 +70,9 @@ struct eval {
     char *name;
     const json_t *entry; /* of the recipe's data.eval, where it has a set of this name; else NULL */
     struct cairn_prompts file;
-    struct cairn_ids *prompt;   /* (file.n) */
+    struct cairn_ids *prompt; /* (file.n) */
     struct cairn_rollouts r;
-    struct result *result;      /* (file.n * k) */
+    struct result *result; /* (file.n * k) */
     struct cairn_progress *bar;
     int64_t done;
 };
@@ -110,6 +111,7 @@ static enum cairn_status how_set(struct eval *e, struct cairn_error *err)
             e->entry = json_array_get(sets, i);
     link.eval = e->entry ? e->name : NULL;
     TRY(cairn_rollout_how(&e->how, r, &link, err));
+    e->how.experts = 0; /* what it samples is not kept */
     if (!link.eval)
         cairn_rollout_eval_key(&e->how, e->name);
     if (!link.eval || a->k)
@@ -209,8 +211,12 @@ static enum cairn_status set_sample(struct eval *e, struct cairn_error *err)
     TRY(cairn_engine_create(&engine, &e->m.model, &o, err));
     for (int64_t i = 0; i < e->file.n; i++)
         TRY(cairn_engine_submit(engine,
-                                &(struct cairn_request){.prompt = e->prompt[i].p, .length = e->prompt[i].n, .max_new = e->how.max_new,
-                                                        .samples = e->how.samples, .key = cairn_prompt_key(cairn_prompt_id(0, i)), .tag = i},
+                                &(struct cairn_request){.prompt = e->prompt[i].p,
+                                                        .length = e->prompt[i].n,
+                                                        .max_new = e->how.max_new,
+                                                        .samples = e->how.samples,
+                                                        .key = cairn_prompt_key(cairn_prompt_id(0, i)),
+                                                        .tag = i},
                                 err));
     TRY(cairn_engine_run(engine, tell, e, err));
 out:
@@ -240,7 +246,8 @@ static enum cairn_status rollouts_make(struct eval *e, struct cairn_error *err)
                                  .finish = calloc(m, 1),
                                  .used = calloc(m, 1),
                                  .verdict = calloc(m, 1)};
-    if (!r->offsets || !r->tokens || !r->prompt_length || !r->prompt_id || !r->group || !r->sample || !r->finish || !r->used || !r->verdict)
+    if (!r->offsets || !r->tokens || !r->prompt_length || !r->prompt_id || !r->group || !r->sample || !r->finish || !r->used ||
+        !r->verdict)
         TRY(CAIRN_NOMEM(err));
     for (int64_t i = 0; i < n; i++) {
         int64_t row = i / e->how.samples, at = r->offsets[i];
@@ -296,16 +303,17 @@ static double ratio(int64_t a, int64_t b)
 }
 
 /* set NULL: all sets together; mean@k and pass@k are means over problems, the others over responses. k 0: sets of several. */
-static enum cairn_status figures_print(const struct eval *e, const char *set, const struct figures *f, int k, struct cairn_error *err)
+static enum cairn_status figures_print(const struct eval *e, const char *set, const struct figures *f, int k,
+                                       struct cairn_error *err)
 {
     const struct cairn_pass *p = &f->pass;
     enum cairn_status st = CAIRN_OK;
     json_t *o;
 
     if (!e->a->json) {
-        printf("%-20s %9lld %5.*d %9.1f %% %9.1f %% %9.1f %% %11.1f %9.1f %%\n", set ? set : "all sets", (long long)p->problems, k ? 1 : 0, k,
-               p->problems ? 100 * p->mean / (double)p->problems : 0, 100 * ratio(p->solved, p->problems), 100 * ratio(f->right_stopped, f->stopped),
-               ratio(f->tokens, p->responses), 100 * ratio(f->capped, p->responses));
+        printf("%-20s %9lld %5.*d %9.1f %% %9.1f %% %9.1f %% %11.1f %9.1f %%\n", set ? set : "all sets", (long long)p->problems,
+               k ? 1 : 0, k, p->problems ? 100 * p->mean / (double)p->problems : 0, 100 * ratio(p->solved, p->problems),
+               100 * ratio(f->right_stopped, f->stopped), ratio(f->tokens, p->responses), 100 * ratio(f->capped, p->responses));
         return cairn_cli_flush(err);
     }
     o = json_pack("{s:s?, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "set", set, "step", (json_int_t)e->m.policy.step, "problems",
@@ -325,8 +333,13 @@ out:
 static enum cairn_status set_score(struct eval *e, struct figures *f, struct cairn_error *err)
 {
     const char *grader[1] = {e->a->grader ? e->a->grader : json_string_value(json_object_get(e->entry, "grader"))};
-    const struct cairn_score_opts o = {.recipe = e->m.run->recipe, .graders = e->graders, .tokenizer = e->prompting.tokenizer, .files = &e->file,
-                                       .nfiles = 1, .grader = grader, .cap = e->how.max_new};
+    const struct cairn_score_opts o = {.recipe = e->m.run->recipe,
+                                       .graders = e->graders,
+                                       .tokenizer = e->prompting.tokenizer,
+                                       .files = &e->file,
+                                       .nfiles = 1,
+                                       .grader = grader,
+                                       .cap = e->how.max_new};
     struct cairn_scores_table s = {0};
     enum cairn_status st = CAIRN_OK;
 
@@ -348,12 +361,13 @@ static enum cairn_status run(struct eval *e, struct cairn_error *err)
 
     TRY(cairn_cli_model_open(&e->m, &e->a->model, err));
     if (!e->m.run)
-        TRY(cairn_fail(err, CAIRN_EUSAGE, "%s belongs to no run: template, stop tokens and grading come from a run's recipe", e->a->model.model));
+        TRY(cairn_fail(err, CAIRN_EUSAGE, "%s belongs to no run: template, stop tokens and grading come from a run's recipe",
+                       e->a->model.model));
     TRY(cairn_prompting_open(&e->prompting, e->m.run->recipe, e->m.tokenizer, &e->m.policy.config, err));
     TRY(set_open(e, e->a->set[0], err));
     if (!e->a->json)
-        printf("policy %lld\n%-20s %9s %5s %11s %11s %11s %11s %11s\n", (long long)e->m.policy.step, "set", "problems", "k", "mean@k", "pass@k",
-               "of finished", "length", "capped");
+        printf("policy %lld\n%-20s %9s %5s %11s %11s %11s %11s %11s\n", (long long)e->m.policy.step, "set", "problems", "k",
+               "mean@k", "pass@k", "of finished", "length", "capped");
     for (int i = 0; i < e->a->sets; i++) {
         if (i)
             TRY(set_open(e, e->a->set[i], err));
@@ -385,16 +399,17 @@ int cairn_verb_eval(int argc, char **argv)
         CAIRN_MODEL_OPTIONS,
         {"json", 'j', NULL, 0, "one JSON object a set, then one of all sets", 2},
         {0}};
-    static const struct argp argp = {
-        .options = options,
-        .parser = option,
-        .args_doc = "DIR",
-        .doc = "Samples and grades problem sets with a policy of a run: mean@k (accuracy, averaged over k responses), pass@k (problems with a right "
-               "one among k), accuracy among finished responses, mean length in tokens, share of responses that hit the cap; of each set and of "
-               "all. DIR is a run (its newest policy) or a policy in it.\v"
-               "Examples:\n"
-               "  cairn eval /tmp/tiny --set recipes/data/tiny/heldout.jsonl -k 4\n"
-               "  cairn eval /tmp/tiny --step 0 --set recipes/data/tiny/heldout.jsonl --json"};
+    static const struct argp argp = {.options = options,
+                                     .parser = option,
+                                     .args_doc = "DIR",
+                                     .doc = "Samples and grades problem sets with a policy of a run: mean@k (accuracy, averaged "
+                                            "over k responses), pass@k (problems with a right "
+                                            "one among k), accuracy among finished responses, mean length in tokens, share of "
+                                            "responses that hit the cap; of each set and of "
+                                            "all. DIR is a run (its newest policy) or a policy in it.\v"
+                                            "Examples:\n"
+                                            "  cairn eval /tmp/tiny --set recipes/data/tiny/heldout.jsonl -k 4\n"
+                                            "  cairn eval /tmp/tiny --step 0 --set recipes/data/tiny/heldout.jsonl --json"};
     struct arguments a = {.temperature = -1, .top_p = -1};
     struct eval *e = NULL;
     struct cairn_run *graders_of = NULL;

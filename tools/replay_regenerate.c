@@ -201,6 +201,28 @@ static int floats_equal(const float *a, const float *b, int64_t n, int64_t *at)
     return 1;
 }
 
+static const char *experts_of(const struct cairn_rollouts *r, int64_t i)
+{
+    return (const char *)r->experts + (size_t)((r->offsets[i] - i) * r->expert_row) * (size_t)r->expert_bytes;
+}
+
+/* The routers' choices for rollout i against those made again: 1 equal, else *at is the token. */
+static int experts_equal(const struct cairn_rollouts *r, int64_t i, const struct cairn_response *p, int64_t *at)
+{
+    int64_t rows = r->offsets[i + 1] - r->offsets[i] - 1, row = r->expert_row, prompt = r->prompt_length[i] - 1;
+    const char *stored = experts_of(r, i);
+
+    for (*at = 0; *at < rows; ++*at) {
+        const int32_t *made = *at < prompt ? p->experts_prompt + *at * row : p->experts + (*at - prompt) * row;
+
+        for (int64_t k = *at * row; k < (*at + 1) * row; k++)
+            if (made[k - *at * row] !=
+                (r->expert_bytes == 1 ? ((const uint8_t *)stored)[k] : ((const int32_t *)(const void *)stored)[k]))
+                return 0;
+    }
+    return 1;
+}
+
 static enum cairn_status compare(void *arg, const struct cairn_response *p, struct cairn_error *err)
 {
     struct work *w = arg;
@@ -225,6 +247,8 @@ static enum cairn_status compare(void *arg, const struct cairn_response *p, stru
              !floats_equal(r->logprobs_sampled + r->response[i], p->logprobs_sampled, n, &k))
         differs(w, i, "has log-probability %.9g of response token %lld over what it was drawn from; made again it is %.9g",
                 (double)r->logprobs_sampled[r->response[i] + k], (long long)k, (double)p->logprobs_sampled[k]);
+    else if (r->experts && p->experts && !experts_equal(r, i, p, &k))
+        differs(w, i, "has other choices of experts for token %lld than made again", (long long)k);
     return CAIRN_OK;
 }
 
@@ -254,6 +278,9 @@ static void carried_compare(struct work *w, int64_t i, const struct cairn_rollou
     else if (r->logprobs && b->logprobs && !floats_equal(r->logprobs + r->response[i], b->logprobs + b->response[j], m, &at))
         differs(w, i, "was carried from the step before, where response token %lld has log-probability %.9g, not %.9g",
                 (long long)at, (double)b->logprobs[b->response[j] + at], (double)r->logprobs[r->response[i] + at]);
+    else if (r->experts && b->experts && r->expert_bytes == b->expert_bytes && r->expert_row == b->expert_row &&
+             memcmp(experts_of(r, i), experts_of(b, j), (size_t)((n - 1) * r->expert_row) * (size_t)r->expert_bytes))
+        differs(w, i, "was carried from the step before and has other choices of experts there");
 }
 
 static enum cairn_status carried_check(struct work *w, struct cairn_error *err)

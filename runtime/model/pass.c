@@ -24,9 +24,11 @@ static void carve(struct cairn_pass *p, struct cairn_carve *v, int64_t n)
     enum cairn_dtype act = p->m.k->act;
     int train = p->o.train, layers = cfg->layers, keep = train && !p->o.recompute;
     struct cairn_tensor *const list[CAIRN_ROW_LISTS] = {&p->id, &p->pos, &p->seq, &p->pool, &p->key_row, &p->want};
-    int64_t dt = 0, wide = cairn_layer_width(cfg);
+    int64_t dt = 0, wide = cairn_layer_width(cfg), routed = 0, at = 0;
     size_t mark;
 
+    for (int i = 0; i < layers; i++)
+        routed += !cfg->dense[i];
     p->rows = cairn_carve2(v, CAIRN_I32, CAIRN_ROW_LISTS, cairn_row_pitch(n));
     for (int i = 0; i < CAIRN_ROW_LISTS; i++) {
         *list[i] = cairn_tensor_at(&p->rows, i);
@@ -39,6 +41,8 @@ static void carve(struct cairn_pass *p, struct cairn_carve *v, int64_t n)
         p->scores.entropy = cairn_carve1(v, CAIRN_F32, n);
     if (p->o.argmax)
         p->scores.argmax = cairn_carve1(v, CAIRN_I32, n);
+    if (p->o.experts && routed)
+        p->choices = cairn_carve3(v, CAIRN_I32, routed, n, cfg->experts_per_token);
     p->z = cairn_carve2(v, act, n, cfg->width);
     p->rstd = cairn_carve1(v, CAIRN_F32, n);
     if (cfg->streams)
@@ -62,6 +66,8 @@ static void carve(struct cairn_pass *p, struct cairn_carve *v, int64_t n)
         if (!keep)
             v->at = mark;
         cairn_layer_carve_save(v, &p->layer[i], cfg, act, n, train, &p->save[i]);
+        if (p->o.experts && !cfg->dense[i]) /* a place of its own: that of the layers' is shared in sampling */
+            p->save[i].moe.choice = cairn_tensor_at(&p->choices, at++);
     }
     mark = v->high;
     for (int i = 0; i < layers; i++) {
@@ -280,6 +286,11 @@ void cairn_pass_destroy(struct cairn_pass *p)
 size_t cairn_pass_bytes(const struct cairn_pass *p)
 {
     return p->buf->bytes + (p->logits_buf ? p->logits_buf->bytes : 0);
+}
+
+struct cairn_tensor cairn_pass_choices(const struct cairn_pass *p)
+{
+    return p->choices;
 }
 
 int64_t cairn_pass_replayed(const struct cairn_pass *p)

@@ -34,6 +34,7 @@ struct cairn_pass {
     struct cairn_tensor dz, dx;  /* act (N, D), (N, J*D) */
     struct cairn_tensor dt;      /* act, flat */
     struct cairn_scores scores;
+    struct cairn_tensor choices;   /* i32 (layers that route, N, K), if wanted */
     struct cairn_layer_save *save; /* [layers] */
     struct cairn_layer_work *work; /* [layers] */
 

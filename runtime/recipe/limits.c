@@ -38,8 +38,5 @@ enum cairn_status cairn_recipe_limits(const struct cairn_recipe *r, struct cairn
     if (!strcmp(cairn_recipe_str(r, "run.mode"), "resident") && cairn_recipe_i64(r, "checkpoint.every") > 1)
         return cairn_recipe_fail(r, "checkpoint.every", err, "%lld: this build commits every step of a resident run, too",
                                  (long long)cairn_recipe_i64(r, "checkpoint.every"));
-    for (size_t i = 0; i < json_array_size(cairn_recipe_list(r, "rollout.store")); i++)
-        if (!strcmp(json_string_value(json_array_get(cairn_recipe_list(r, "rollout.store"), i)), "experts"))
-            return cairn_recipe_fail(r, "rollout.store", err, "experts: this build keeps no choices of routers");
     return CAIRN_OK;
 }

@@ -36,6 +36,8 @@ static const char *hindrance(const struct cairn_carry *c, const struct cairn_man
         return "they came from outside";
     if ((c->r.logprobs_sampled != NULL) != how->truncates)
         return "they were drawn with another truncation";
+    if ((c->r.experts != NULL) != how->experts)
+        return "their choices of experts were kept, or not, as rollout.store then said";
     if ((float)json_number_value(t) != (how->greedy ? 0 : how->temperature))
         return "they were drawn at another temperature";
     return NULL;

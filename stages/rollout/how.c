@@ -24,8 +24,8 @@ static const json_t *eval_set(const struct cairn_recipe *r, const char *name)
 /* Members of an evaluation set that are null leave what stands. */
 static void eval_lay(struct cairn_rollout_how *h, const json_t *set)
 {
-    const json_t *limit = json_object_get(set, "limit"), *t = json_object_get(set, "temperature"), *p = json_object_get(set, "top_p"),
-                 *cap = json_object_get(set, "max_new_tokens");
+    const json_t *limit = json_object_get(set, "limit"), *t = json_object_get(set, "temperature"),
+                 *p = json_object_get(set, "top_p"), *cap = json_object_get(set, "max_new_tokens");
 
     h->samples = (int)json_integer_value(json_object_get(set, "k"));
     h->groups = -1;
@@ -44,7 +44,8 @@ void cairn_rollout_eval_key(struct cairn_rollout_how *h, const char *set)
     h->seed ^= cairn_tile_seed(set);
 }
 
-enum cairn_status cairn_rollout_how(struct cairn_rollout_how *h, const struct cairn_recipe *r, const struct cairn_link *l, struct cairn_error *err)
+enum cairn_status cairn_rollout_how(struct cairn_rollout_how *h, const struct cairn_recipe *r, const struct cairn_link *l,
+                                    struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     const json_t *set;
@@ -66,6 +67,8 @@ enum cairn_status cairn_rollout_how(struct cairn_rollout_how *h, const struct ca
         eval_lay(h, set);
         cairn_rollout_eval_key(h, l->eval);
     }
+    for (size_t i = 0; !l->eval && i < json_array_size(cairn_recipe_list(r, "rollout.store")); i++)
+        h->experts |= !strcmp(json_string_value(json_array_get(cairn_recipe_list(r, "rollout.store"), i)), "experts");
     if (!(h->temperature > 0)) {
         h->greedy = 1;
         h->temperature = 1;
@@ -75,7 +78,8 @@ out:
     return st;
 }
 
-struct cairn_engine_opts cairn_rollout_engine(const struct cairn_rollout_how *h, const struct cairn_recipe *r, struct cairn_prompting *p)
+struct cairn_engine_opts cairn_rollout_engine(const struct cairn_rollout_how *h, const struct cairn_recipe *r,
+                                              struct cairn_prompting *p)
 {
     return (struct cairn_engine_opts){.batch = (int)cairn_recipe_i64(r, "rollout.batch"),
                                       .page = (int)cairn_recipe_i64(r, "rollout.page"),
@@ -88,6 +92,7 @@ struct cairn_engine_opts cairn_rollout_engine(const struct cairn_rollout_how *h,
                                       .greedy = h->greedy,
                                       .graphs = cairn_setup_graphs(r),
                                       .sampled = h->truncates,
+                                      .experts = h->experts,
                                       .barred = p->barred,
                                       .stop = p->stop.p,
                                       .stops = (int)p->stop.n,

@@ -184,8 +184,9 @@ enum cairn_status cairn_rollout_open(struct rollout *x, char **identity, struct 
                               "which candidates there are depends on verdicts about earlier ones, so independent tasks cannot "
                               "share a step; use ranks "
                               "(rollout.parallel.dp)"));
-    x->experts = !ctx->link.eval && stores(x, "experts");
     TRY(policy_open(x, err));
+    if (x->how.experts && !cairn_engine_choices(&x->kept->policy.config))
+        TRY(cairn_recipe_fail(x->recipe, "rollout.store", err, "experts: this model has no layer that routes"));
     TRY(prompts_open(x, err));
     if (!ctx->link.eval)
         TRY(cursor_open(x, err));
@@ -197,7 +198,7 @@ enum cairn_status cairn_rollout_open(struct rollout *x, char **identity, struct 
                                    .dynamic = x->dynamic,
                                    .sampled = x->how.truncates,
                                    .carry = !ctx->link.eval && cairn_recipe_bool(x->recipe, "rollout.carry"),
-                                   .expert_row = x->experts ? cairn_engine_choices(&x->kept->policy.config) : 0,
+                                   .expert_row = x->how.experts ? cairn_engine_choices(&x->kept->policy.config) : 0,
                                    .expert_bytes = x->kept->policy.config.experts <= 256 ? 1 : 4,
                                    .right = cairn_recipe_f64(x->recipe, "score.reward.right"),
                                    .wrong = cairn_recipe_f64(x->recipe, "score.reward.wrong"),

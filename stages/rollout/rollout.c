@@ -434,8 +434,7 @@ static enum cairn_status content_set(struct rollout *x, struct cairn_error *err)
         TRY(CAIRN_NOMEM(err));
     if (x->dynamic)
         TRY(dynamic_set(x, &c, content, err));
-    if (x->experts && cairn_engine_choices(&x->kept->policy.config) &&
-        json_object_set_new(content, "experts", experts_json(&x->kept->policy.config)))
+    if (x->how.experts && json_object_set_new(content, "experts", experts_json(&x->kept->policy.config)))
         TRY(CAIRN_NOMEM(err));
     if (x->cursor) {
         TRY(cairn_units_surplus(x->units, &back, &n, err));

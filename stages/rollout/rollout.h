@@ -1,8 +1,9 @@
-/* rollout.h - the work of cairn-rollout: a policy and prompts in, a rollout artefact out; evaluations are the same with other prompts.
+/* rollout.h - the work of cairn-rollout: a policy and prompts in, a rollout artefact out; evaluations are the same with other
+ * prompts.
  *
- * Artefact, kind "rollout": units of stages/common/rollouts.h. content: "units", "rollouts", "groups" (candidates), "kept", "temperature",
- * "policy"; training also "cursor" (cursor.h; where the next step begins) and, with dynamic sampling, "dynamic": {"rounds", "all_right",
- * "all_wrong", "surplus"}. info.metrics: "tokens/total", "tokens/per_second".
+ * Artefact, kind "rollout": units of stages/common/rollouts.h. content: "units", "rollouts", "groups" (candidates), "kept",
+ * "temperature", "policy"; training also "cursor" (cursor.h; where the next step begins) and, with dynamic sampling, "dynamic":
+ * {"rounds", "all_right", "all_wrong", "surplus"}. info.metrics: "tokens/total", "tokens/per_second".
  */
 #ifndef CAIRN_STAGES_ROLLOUT_ROLLOUT_H
 #define CAIRN_STAGES_ROLLOUT_ROLLOUT_H
@@ -18,23 +19,27 @@ void cairn_rollout_forget(struct cairn_stage_ctx *ctx);
 /* How the responses of a link are drawn: rollout.*, or what its evaluation set says instead. */
 struct cairn_rollout_how {
     int samples;
-    int64_t groups;      /* rollout.prompts; evaluation: -1, all rows up to limit */
-    int64_t limit;       /* -1: none */
+    int64_t groups; /* rollout.prompts; evaluation: -1, all rows up to limit */
+    int64_t limit;  /* -1: none */
     int64_t max_new;
-    float temperature;   /* above 0; 1 when greedy */
+    float temperature; /* above 0; 1 when greedy */
     float top_p, min_p;
     int top_k, greedy;
-    int truncates;       /* 1: top-k, top-p or min-p leave something out */
-    uint64_t seed;       /* Philox: evaluations have keys of their own, so that training and evaluations share no draws */
+    int experts;   /* 1: the routers' choices are kept */
+    int truncates; /* 1: top-k, top-p or min-p leave something out */
+    uint64_t seed; /* Philox: evaluations have keys of their own, so that training and evaluations share no draws */
     uint32_t step;
 };
-enum cairn_status cairn_rollout_how(struct cairn_rollout_how *h, const struct cairn_recipe *r, const struct cairn_link *l, struct cairn_error *err);
+enum cairn_status cairn_rollout_how(struct cairn_rollout_how *h, const struct cairn_recipe *r, const struct cairn_link *l,
+                                    struct cairn_error *err);
 /* The sampler's options for it: draws, what ends a response, sizes by the recipe. max_length is the caller's to fill in. */
-struct cairn_engine_opts cairn_rollout_engine(const struct cairn_rollout_how *h, const struct cairn_recipe *r, struct cairn_prompting *p);
+struct cairn_engine_opts cairn_rollout_engine(const struct cairn_rollout_how *h, const struct cairn_recipe *r,
+                                              struct cairn_prompting *p);
 /* The key of an evaluation's draws: of the step, of the set's name. */
 void cairn_rollout_eval_key(struct cairn_rollout_how *h, const char *set);
 
-/* Dynamic sampling: how many candidates to draw next, after `groups` of which `mixed` are mixed and `want` are wanted. 0: enough. */
+/* Dynamic sampling: how many candidates to draw next, after `groups` of which `mixed` are mixed and `want` are wanted. 0: enough.
+ */
 int64_t cairn_rollout_refill(int64_t want, int64_t groups, int64_t mixed);
 
 #endif

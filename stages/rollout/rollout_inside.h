@@ -30,7 +30,6 @@ struct rollout {
     struct cairn_engine *engine; /* the kept one, once it has this link's options */
     int64_t longest;             /* positions that it was made for */
     int dynamic, rounds;
-    int experts;                  /* 1: the routers' choices are stored */
     struct cairn_carry carry;     /* of the step before */
     struct cairn_str text;        /* of the response being graded */
     int64_t sampled, sampled_all; /* response tokens drawn by this rank; by all ranks of the attempt, as last told */

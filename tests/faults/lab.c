@@ -115,6 +115,11 @@ static void sweep(const char *tmp)
 
 #define UPDATES "run.eval_every=0", "run.steps=1", "train.updates_per_step=3", "checkpoint.updates=1", "train.kl.coef=0.1"
 
+/* Dynamic sampling whose surplus the second step takes over; about half of the responses are right. */
+#define CARRY                                                                                                                      \
+    "run.eval_every=0", "rollout.dynamic={max_rounds: 8}", "rollout.carry=true", "train.correction=tis",                           \
+        "rollout.store=[text, experts]", "score.graders={some: {kind: regex, pattern: '(?s)\\A[ -_]'}}", "score.grader=some"
+
 static const struct shape {
     const char *override[LAB_OVERRIDES];
     int ranks;
@@ -122,6 +127,7 @@ static const struct shape {
     [LAB_WHOLE] = {{NULL}, 1},
     [LAB_PLAIN] = {{"run.eval_every=0"}, 1},
     [LAB_UPDATES] = {{UPDATES}, 1},
+    [LAB_CARRY] = {{CARRY}, 1},
     [LAB_RANKS_2] = {{UPDATES, "rollout.parallel.dp=2", "train.parallel.dp=2", "score.tasks=2"}, 2},
     [LAB_RANKS_4] = {{UPDATES, "rollout.parallel.dp=4", "train.parallel.dp=4", "score.tasks=3"}, 4},
 };
@@ -271,7 +277,8 @@ void lab_end_all(void)
 int lab_link(const struct lab *lab, enum cairn_stage stage, int64_t step, const char *eval)
 {
     for (int i = 0; i < lab->nlinks; i++)
-        if (lab->link[i].stage == stage && lab->link[i].step == step && !strcmp(lab->link[i].eval ? lab->link[i].eval : "", eval ? eval : ""))
+        if (lab->link[i].stage == stage && lab->link[i].step == step &&
+            !strcmp(lab->link[i].eval ? lab->link[i].eval : "", eval ? eval : ""))
             return i;
     lab_die("the run has no %s of step %lld", cairn_stage_name(stage), (long long)step);
 }

@@ -28,13 +28,32 @@ struct subject faults_subjects[] = {
     {.name = "score-again", .form = FORM_LINK, .stage = CAIRN_STAGE_SCORE, .step = 2, .kind = LAB_PLAIN, .wreck = WRECK_DEAD},
     {.name = "train-again", .form = FORM_LINK, .stage = CAIRN_STAGE_TRAIN, .step = 2, .kind = LAB_PLAIN, .wreck = WRECK_DEAD},
     {.name = "sync-again", .form = FORM_LINK, .stage = CAIRN_STAGE_SYNC, .step = 2, .kind = LAB_PLAIN, .wreck = WRECK_DEAD},
-    {.name = "rollout-settle", .form = FORM_LINK, .stage = CAIRN_STAGE_ROLLOUT, .step = 2, .kind = LAB_PLAIN, .wreck = WRECK_UNSETTLED},
+    {.name = "rollout-settle",
+     .form = FORM_LINK,
+     .stage = CAIRN_STAGE_ROLLOUT,
+     .step = 2,
+     .kind = LAB_PLAIN,
+     .wreck = WRECK_UNSETTLED},
     {.name = "sync-settle", .form = FORM_LINK, .stage = CAIRN_STAGE_SYNC, .step = 2, .kind = LAB_PLAIN, .wreck = WRECK_UNSETTLED},
     {.name = "rollout-task", .form = FORM_LINK, .stage = CAIRN_STAGE_ROLLOUT, .step = 2, .kind = LAB_PLAIN, .wreck = WRECK_SHARE},
     {.name = "score-task", .form = FORM_LINK, .stage = CAIRN_STAGE_SCORE, .step = 2, .kind = LAB_PLAIN, .wreck = WRECK_SHARE},
     {.name = "train-beside", .form = FORM_LINK, .stage = CAIRN_STAGE_TRAIN, .step = 1, .kind = LAB_UPDATES, .without = "/train/u"},
     {.name = "train-saves", .form = FORM_LINK, .stage = CAIRN_STAGE_TRAIN, .step = 1, .kind = LAB_UPDATES, .under = "/train/u"},
-    {.name = "train-resumed", .form = FORM_LINK, .stage = CAIRN_STAGE_TRAIN, .step = 1, .kind = LAB_UPDATES, .wreck = WRECK_UNSETTLED, .under = "/train/u"},
+    {.name = "train-resumed",
+     .form = FORM_LINK,
+     .stage = CAIRN_STAGE_TRAIN,
+     .step = 1,
+     .kind = LAB_UPDATES,
+     .wreck = WRECK_UNSETTLED,
+     .under = "/train/u"},
+    {.name = "rollout-carry", .form = FORM_LINK, .stage = CAIRN_STAGE_ROLLOUT, .step = 2, .kind = LAB_CARRY},
+    {.name = "rollout-carry-again",
+     .form = FORM_LINK,
+     .stage = CAIRN_STAGE_ROLLOUT,
+     .step = 2,
+     .kind = LAB_CARRY,
+     .wreck = WRECK_DEAD},
+    {.name = "train-carry", .form = FORM_LINK, .stage = CAIRN_STAGE_TRAIN, .step = 2, .kind = LAB_CARRY},
 };
 const int faults_subject_count = (int)(sizeof faults_subjects / sizeof *faults_subjects);
 
@@ -43,7 +62,13 @@ struct subject faults_rank_subjects[] = {
     {.name = "rollout-rank-1", .form = FORM_LINK, .stage = CAIRN_STAGE_ROLLOUT, .step = 1, .kind = LAB_RANKS_2, .rank = 1},
     {.name = "train-rank-0", .form = FORM_LINK, .stage = CAIRN_STAGE_TRAIN, .step = 1, .kind = LAB_RANKS_2, .rank = 0},
     {.name = "train-rank-1", .form = FORM_LINK, .stage = CAIRN_STAGE_TRAIN, .step = 1, .kind = LAB_RANKS_2, .rank = 1},
-    {.name = "train-resumed-rank-0", .form = FORM_LINK, .stage = CAIRN_STAGE_TRAIN, .step = 1, .kind = LAB_RANKS_2, .wreck = WRECK_UNSETTLED, .under = "/train/u"},
+    {.name = "train-resumed-rank-0",
+     .form = FORM_LINK,
+     .stage = CAIRN_STAGE_TRAIN,
+     .step = 1,
+     .kind = LAB_RANKS_2,
+     .wreck = WRECK_UNSETTLED,
+     .under = "/train/u"},
 };
 const int faults_rank_subject_count = (int)(sizeof faults_rank_subjects / sizeof *faults_rank_subjects);
 
@@ -89,8 +114,8 @@ void subject_argv(const struct subject *s, const char *dir, struct lab_exec *x, 
 /* What the shim is told of which calls count. */
 void subject_plan(const struct subject *s, char *out, size_t n)
 {
-    snprintf(out, n, "%s%s%s%s%s", s->under ? " under=" : "", s->under ? s->under : "", s->without ? " without=" : "", s->without ? s->without : "",
-             s->lab->ranks > 1 ? s->rank ? " rank=1" : " rank=0" : "");
+    snprintf(out, n, "%s%s%s%s%s", s->under ? " under=" : "", s->under ? s->under : "", s->without ? " without=" : "",
+             s->without ? s->without : "", s->lab->ranks > 1 ? s->rank ? " rank=1" : " rank=0" : "");
 }
 
 int subject_reads_only(const struct subject *s)
@@ -100,10 +125,12 @@ int subject_reads_only(const struct subject *s)
 
 /* ---- preparation ---------------------------------------------------------------------------------------------------------- */
 
-/* Runs the subject traced in a fresh copy; fills calls and op. stop > 0: killed there. Returns the directory (malloc'ed), which stays. */
+/* Runs the subject traced in a fresh copy; fills calls and op. stop > 0: killed there. Returns the directory (malloc'ed), which
+ * stays. */
 static char *traced(struct subject *s, long stop, const char *as, long *publish)
 {
-    char *box = lab_text("%s/%s-%s", s->lab->work, as, s->name), *dir = lab_text("%s/run", box), *report = lab_text("%s/report", box);
+    char *box = lab_text("%s/%s-%s", s->lab->work, as, s->name), *dir = lab_text("%s/run", box),
+         *report = lab_text("%s/report", box);
     char plan[300], which[200], scratch[2][600], *line = NULL;
     struct lab_exec x = {.box = box, .root = dir, .plan = plan};
     struct lab_end e;
@@ -149,8 +176,8 @@ static char *traced(struct subject *s, long stop, const char *as, long *publish)
     return dir;
 }
 
-/* The state that reads_only programs and gc are given: finished, with the lock file that lab_finished expects; for gc with generations that are
- * to go: what retention keeps was widened before they came, and is narrow again. */
+/* The state that reads_only programs and gc are given: finished, with the lock file that lab_finished expects; for gc with
+ * generations that are to go: what retention keeps was widened before they came, and is narrow again. */
 static char *finished_state(struct subject *s)
 {
     char *box = lab_text("%s/state-%s", s->lab->work, s->name), *dir = lab_text("%s/run", box), scratch[2][600];
@@ -226,7 +253,8 @@ int subject_again(const struct subject *s, const char *box, const char *dir, cha
 static const struct lab *lab_after(const struct subject *s)
 {
     struct lab *own = malloc(sizeof *own);
-    char *box = lab_text("%s/after-%s", s->lab->work, s->name), *dir = lab_text("%s/run", box), why[WHY_BYTES] = "", scratch[2][600];
+    char *box = lab_text("%s/after-%s", s->lab->work, s->name), *dir = lab_text("%s/run", box), why[WHY_BYTES] = "",
+         scratch[2][600];
     struct lab_exec x = {.box = box};
     struct lab_end e;
 

@@ -48,7 +48,7 @@ static void load(struct cairn_rollouts *r, json_t **content, const char *run, co
 static void run_make(const struct lab *l, const char *name, char path[300], const char *one, const char *two)
 {
     char files[1000];
-    const char *override[] = {files, GRADERS, DYNAMIC, one, two, NULL};
+    const char *override[] = {files, GRADERS, "rollout.store=[text, experts]", DYNAMIC, one, two, NULL};
     struct cairn_run *run = NULL;
     struct cairn_recipe *recipe = NULL;
     char *yaml = cairn_path_join(l->dir, "recipe.yaml");

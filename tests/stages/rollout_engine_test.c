@@ -1,12 +1,13 @@
-/* rollout_engine_test.c - the sampler against one sequence at a time through the packed forward, which knows no cache, no batch and no
- * fork: tokens and log-probabilities must be the same bits whatever slots, pages, budgets, order and threads are. */
+/* rollout_engine_test.c - the sampler against one sequence at a time through the packed forward, which knows no cache, no batch and
+ * no fork: tokens and log-probabilities must be the same bits whatever slots, pages, budgets, order and threads are. */
 #include "../runtime/model/tiny.h"
 
 #include "base/signals.h"
 #include "stages/rollout/engine.h"
 
-#define GROUPS 7
+#define GROUPS  7
 #define MAX_NEW 22
+#define CHOICES 8 /* at most, of experts a token */
 
 struct result {
     int32_t tokens[MAX_NEW];
@@ -14,9 +15,11 @@ struct result {
     int64_t n;
     enum cairn_finish finish;
     int told;
+    int32_t experts[64 * CHOICES]; /* of all tokens but the last */
 };
 
 struct work {
+    int64_t choices; /* of experts a token; 0: they are not looked at */
     int groups, samples[GROUPS];
     int64_t length[GROUPS], max_new[GROUPS];
     int32_t *prompt[GROUPS];
@@ -27,13 +30,14 @@ static const int32_t stop[] = {3, 17, 44, 90};
 
 static struct cairn_engine_opts options(void)
 {
-    return (struct cairn_engine_opts){.batch = 8, .page = 4, .max_length = 80, .seed = 11, .step = 3, .temperature = 0.9f, .top_p = 1,
-                                      .stop = stop, .stops = 4};
+    return (struct cairn_engine_opts){
+        .batch = 8, .page = 4, .max_length = 80, .seed = 11, .step = 3, .temperature = 0.9f, .top_p = 1, .stop = stop, .stops = 4};
 }
 
 static void work_make(struct work *w, uint64_t salt)
 {
-    static const int64_t lengths[GROUPS] = {9, 1, 13, 5, 30, 2, 8}; /* 13 and 5: the shared part ends a page of 4; 1: nothing is shared */
+    static const int64_t lengths[GROUPS] = {9,  1, 13, 5,
+                                            30, 2, 8}; /* 13 and 5: the shared part ends a page of 4; 1: nothing is shared */
     static const int samples[GROUPS] = {4, 3, 2, 5, 1, 4, 6};
     uint64_t counter = salt * 1000;
 
@@ -78,13 +82,25 @@ static enum cairn_status tell(void *arg, const struct cairn_response *r, struct 
     memcpy(to->logprobs, r->logprobs, (size_t)r->n * sizeof *r->logprobs);
     if (r->logprobs_sampled)
         memcpy(to->sampled, r->logprobs_sampled, (size_t)r->n * sizeof *r->logprobs_sampled);
+    assert_true((r->experts != NULL) == (w->choices > 0));
+    if (w->choices) {
+        int64_t prompt = (w->length[r->tag] - 1) * w->choices;
+
+        memcpy(to->experts, r->experts_prompt, (size_t)prompt * sizeof *to->experts);
+        memcpy(to->experts + prompt, r->experts, (size_t)(r->n * w->choices) * sizeof *to->experts);
+    }
     return CAIRN_OK;
 }
 
 static struct cairn_request request(const struct work *w, int g)
 {
-    return (struct cairn_request){.prompt = w->prompt[g], .length = w->length[g], .max_new = w->max_new[g], .samples = w->samples[g],
-                                  .key = 100 + g, .first_sample = g == 3 ? 40 : 0, .tag = g};
+    return (struct cairn_request){.prompt = w->prompt[g],
+                                  .length = w->length[g],
+                                  .max_new = w->max_new[g],
+                                  .samples = w->samples[g],
+                                  .key = 100 + g,
+                                  .first_sample = g == 3 ? 40 : 0,
+                                  .tag = g};
 }
 
 /* The definition: run the whole sequence, draw from its last row, again. */
@@ -95,7 +111,7 @@ static void reference(struct tiny *t, const struct cairn_engine_opts *o, struct 
     struct cairn_pass *pass = NULL;
     const int64_t n1 = 1;
 
-    OK(cairn_pass_create(&pass, &t->m, &(struct cairn_pass_opts){.max_rows = 64, .max_seqs = 1}, err));
+    OK(cairn_pass_create(&pass, &t->m, &(struct cairn_pass_opts){.max_rows = 64, .max_seqs = 1, .experts = o->experts}, err));
     OK(cairn_buffer_create(t->k.dev, 6 * 64, &buf, err));
     for (int i = 0; i < 6; i++)
         OK(cairn_tensor_view(&one[i], buf, (size_t)i * 64, i < 4 ? CAIRN_I32 : CAIRN_F32, 1, &n1, err));
@@ -112,10 +128,20 @@ static void reference(struct tiny *t, const struct cairn_engine_opts *o, struct 
                 struct tiny_batch b = tiny_batch(1, len, p);
                 struct cairn_tensor logits;
                 int32_t word[3] = {q.key, q.first_sample + s, (int32_t)n}, token;
-                struct cairn_sample a = {.prompt = one[0], .sample = one[1], .position = one[2], .token = one[3], .logprob = one[4],
-                                         .logprob_sampled = one[5], .seed = o->seed, .step = o->step,
-                                         .inv_temperature = 1 / o->temperature, .top_p = o->top_p, .min_p = o->min_p, .top_k = o->top_k,
-                                         .greedy = o->greedy, .segments = 1};
+                struct cairn_sample a = {.prompt = one[0],
+                                         .sample = one[1],
+                                         .position = one[2],
+                                         .token = one[3],
+                                         .logprob = one[4],
+                                         .logprob_sampled = one[5],
+                                         .seed = o->seed,
+                                         .step = o->step,
+                                         .inv_temperature = 1 / o->temperature,
+                                         .top_p = o->top_p,
+                                         .min_p = o->min_p,
+                                         .top_k = o->top_k,
+                                         .greedy = o->greedy,
+                                         .segments = 1};
 
                 OK(cairn_forward_logits(pass, &b.b, &logits, err));
                 a.logits = cairn_tensor_slice(&logits, 0, n - 1, 1);
@@ -131,6 +157,16 @@ static void reference(struct tiny *t, const struct cairn_engine_opts *o, struct 
                         done = 1;
                 r->finish = done ? CAIRN_FINISH_STOP : CAIRN_FINISH_LENGTH;
                 done |= r->n == q.max_new;
+                if (done && o->experts) { /* as the packed forward has them: by layer, then by row */
+                    const struct cairn_tensor c = cairn_pass_choices(pass);
+                    int32_t h[64 * CHOICES];
+
+                    assert_true(c.dim[1] == n && c.dim[0] * c.dim[2] == w->choices && w->choices <= CHOICES);
+                    OK(cairn_tensor_get(&t->k.stream, &c, h, cairn_tensor_bytes(&c), err));
+                    for (int64_t row = 0; row < n; row++)
+                        for (int64_t k = 0; k < w->choices; k++)
+                            r->experts[row * w->choices + k] = h[(k / c.dim[2] * n + row) * c.dim[2] + k % c.dim[2]];
+                }
                 tiny_batch_free(&b);
             }
             r->told = 1;
@@ -154,12 +190,15 @@ static int64_t same(const struct work *a, const struct work *b, int sampled, con
                 fail_msg("%s: group %d sample %d has other tokens", why, g, s);
             if (memcmp(x->logprobs, y->logprobs, (size_t)x->n * 4) || (sampled && memcmp(x->sampled, y->sampled, (size_t)x->n * 4)))
                 fail_msg("%s: group %d sample %d has other log-probabilities", why, g, s);
+            if (memcmp(x->experts, y->experts, (size_t)((a->length[g] + x->n - 1) * a->choices) * sizeof *x->experts))
+                fail_msg("%s: group %d sample %d has other experts", why, g, s);
             tokens += x->n;
         }
     return tokens;
 }
 
-static void sample_all(struct tiny *t, const struct cairn_engine_opts *o, struct work *w, int backwards, struct cairn_engine_stats *stats)
+static void sample_all(struct tiny *t, const struct cairn_engine_opts *o, struct work *w, int backwards,
+                       struct cairn_engine_stats *stats)
 {
     struct cairn_engine *e = NULL;
 
@@ -191,7 +230,7 @@ static void test_independent(void **state)
         {8, 1, 0, 0, 0, 0, 1, "pages of one"},
         {8, 64, 0, 0, 0, 1, 1, "pages of 64"},
         {8, 4, 0, 0, 1, 0, 1, "nothing shared"},
-        {1, 4, 12, 7, 0, 0, 1, "the smallest cache, one slot"},      /* 30 + 18 - 1 = 47 positions: 12 pages */
+        {1, 4, 12, 7, 0, 0, 1, "the smallest cache, one slot"}, /* 30 + 18 - 1 = 47 positions: 12 pages */
         {8, 4, 12, 7, 0, 0, 1, "the smallest cache, more slots"},
         {64, 4, 12, 500, 0, 1, 1, "the smallest cache, many slots, backwards"},
         {8, 4, 13, 0, 0, 0, 1, "one page more"},
@@ -208,6 +247,9 @@ static void test_independent(void **state)
     tiny_open(&t, "cpu", 1, TINY_SPARSE, 1);
     work_make(&want, 1);
     work_make(&got, 1);
+    want.choices = got.choices = cairn_engine_choices(t.m.config);
+    assert_true(want.choices > 0);
+    o.experts = 1;
     reference(&t, &o, &want);
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         o = options();
@@ -216,6 +258,7 @@ static void test_independent(void **state)
         o.pages = table[i].pages;
         o.prefill = table[i].prefill;
         o.no_sharing = table[i].no_sharing;
+        o.experts = 1;
         t.k.backend->set_threads(t.k.dev, table[i].threads);
         sample_all(&t, &o, &got, table[i].backwards, NULL);
         tokens += same(&want, &got, 0, table[i].why);
@@ -234,9 +277,12 @@ static void test_ways_to_draw(void **state)
         int top_k, greedy;
         const char *backend, *why;
     } table[] = {
-        {0.5f, 1, 0, 0, 0, "cpu", "cold"},       {2, 0.8f, 0, 0, 0, "cpu", "top-p"},
-        {1, 1, 0.05f, 0, 0, "cpu", "min-p"},     {1, 1, 0, 5, 0, "cpu", "top-k"},
-        {1, 0.9f, 0.02f, 30, 0, "cpu", "all"},   {0.7f, 1, 0, 0, 1, "cpu", "greedy"},
+        {0.5f, 1, 0, 0, 0, "cpu", "cold"},
+        {2, 0.8f, 0, 0, 0, "cpu", "top-p"},
+        {1, 1, 0.05f, 0, 0, "cpu", "min-p"},
+        {1, 1, 0, 5, 0, "cpu", "top-k"},
+        {1, 0.9f, 0.02f, 30, 0, "cpu", "all"},
+        {0.7f, 1, 0, 0, 1, "cpu", "greedy"},
         {0.8f, 0.9f, 0, 0, 0, "guard", "guarded memory"},
     };
 
@@ -261,8 +307,9 @@ static void test_ways_to_draw(void **state)
         same(&want, &got, 1, table[i].why);
         if (o.greedy) /* no draw: all samples of a group are one */
             assert_memory_equal(got.r[0][0].tokens, got.r[0][3].tokens, (size_t)got.r[0][0].n * 4);
-        else          /* and else they are not */
-            assert_true(got.r[0][0].n != got.r[0][3].n || memcmp(got.r[0][0].tokens, got.r[0][3].tokens, (size_t)got.r[0][0].n * 4));
+        else /* and else they are not */
+            assert_true(got.r[0][0].n != got.r[0][3].n ||
+                        memcmp(got.r[0][0].tokens, got.r[0][3].tokens, (size_t)got.r[0][0].n * 4));
         work_free(&want);
         work_free(&got);
         tiny_close(&t);
@@ -529,9 +576,9 @@ static void test_stop_requested(void **state) /* last: the flag stays */
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_independent), cmocka_unit_test(test_ways_to_draw), cmocka_unit_test(test_trainer_agrees),
-        cmocka_unit_test(test_sharing_saves), cmocka_unit_test(test_refused), cmocka_unit_test(test_ended), cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_never_stalls), cmocka_unit_test(test_stop_requested),
+        cmocka_unit_test(test_independent),   cmocka_unit_test(test_ways_to_draw), cmocka_unit_test(test_trainer_agrees),
+        cmocka_unit_test(test_sharing_saves), cmocka_unit_test(test_refused),      cmocka_unit_test(test_ended),
+        cmocka_unit_test(test_abort),         cmocka_unit_test(test_never_stalls), cmocka_unit_test(test_stop_requested),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

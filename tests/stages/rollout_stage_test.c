@@ -428,6 +428,64 @@ static void test_store_text(void **state)
     lab_close(&l);
 }
 
+/* rollout.store experts: choices of two layers of each token that was run; not of evaluations; killed, the same; a model of one
+ * kind of layer has none to keep. That they are the right ones: rollout_engine_test. */
+static void test_store_experts(void **state)
+{
+    struct cairn_rollouts r;
+    struct lab l;
+    char path[300], other[300], said[2000];
+    json_t *content, *layers;
+
+    (void)state;
+    lab_open(&l);
+    run_make(&l, "experts", path,
+             LAB_OVERRIDES("rollout.store=[experts, text]", "rollout.prompts=9", "run.eval_every=2", LAB_EVAL));
+    lab_stage_ok("rollout", path, 1, NULL);
+    load(&r, &content, NULL, path, "step/000001/rollout");
+    assert_true(r.text && r.experts && r.expert_bytes == 1 && r.expert_row == 4); /* 2 of 4 experts in 2 sparse layers */
+    for (int64_t k = 0; k < (r.offsets[r.n] - r.n) * r.expert_row; k += 2) {
+        const uint8_t *e = r.experts;
+
+        assert_true(e[k] < 4 && e[k + 1] < 4 && e[k] != e[k + 1]);
+    }
+    for (int s = 1; s < 3; s++) { /* a prompt has one set of choices, its samples share it */
+        const uint8_t *e = r.experts;
+
+        assert_memory_equal(e, e + (r.offsets[s] - s) * r.expert_row, (size_t)((r.prompt_length[0] - 1) * r.expert_row));
+    }
+    layers = json_object_get(json_object_get(content, "experts"), "layers");
+    assert_true(json_array_size(layers) == 2 && json_integer_value(json_array_get(layers, 0)) == 1);
+    cairn_rollouts_free(&r);
+    json_decref(content);
+    lab_stage_ok("rollout", path, 0, "held");
+    load(&r, NULL, NULL, path, "eval/000000/held/rollout");
+    assert_true(r.text && !r.experts);
+    cairn_rollouts_free(&r);
+    lab_stage_ok("score", path, 1, NULL); /* those that read rollouts take them as they are */
+    lab_stage_ok("train", path, 1, NULL);
+
+    run_make(&l, "experts-killed", other,
+             LAB_OVERRIDES("rollout.store=[experts, text]", "rollout.prompts=9", "run.eval_every=2", "rollout.batch=2", LAB_EVAL));
+    for (int i = 0; i < 3; i++) {
+        struct lab_program p;
+
+        lab_start(&p, "rollout", other, 1, NULL, NULL, NULL);
+        usleep(15000 + (useconds_t)lab_draw(8, (uint32_t)i, 40000));
+        kill(-p.pid, SIGKILL);
+        lab_wait(&p);
+    }
+    lab_stage_ok("rollout", other, 1, NULL);
+    assert_true(cairn_digest_equal(digest_at(path, "step/000001/rollout"), digest_at(other, "step/000001/rollout")));
+
+    run_make(&l, "dense", path,
+             LAB_OVERRIDES("rollout.store=[experts]", "model.init.mlp_layer_types=[dense, dense, dense]",
+                           "model.init.first_k_dense_replace=3"));
+    assert_int_equal(lab_stage("rollout", path, 1, NULL, said), 78);
+    assert_non_null(strstr(said, "rollout.store: experts: this model has no layer that routes"));
+    lab_close(&l);
+}
+
 /* A stop string ends a response with the token that completes it. */
 static void test_stop_strings(void **state)
 {
@@ -464,10 +522,10 @@ static void test_stop_strings(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ops_keys), cmocka_unit_test(test_content),    cmocka_unit_test(test_two_steps),
-        cmocka_unit_test(test_eval),     cmocka_unit_test(test_killed),     cmocka_unit_test(test_dynamic),
-        cmocka_unit_test(test_refused),  cmocka_unit_test(test_store_text), cmocka_unit_test(test_stop_strings),
-        cmocka_unit_test(test_barred),
+        cmocka_unit_test(test_ops_keys),     cmocka_unit_test(test_content),    cmocka_unit_test(test_two_steps),
+        cmocka_unit_test(test_eval),         cmocka_unit_test(test_killed),     cmocka_unit_test(test_dynamic),
+        cmocka_unit_test(test_refused),      cmocka_unit_test(test_store_text), cmocka_unit_test(test_store_experts),
+        cmocka_unit_test(test_stop_strings), cmocka_unit_test(test_barred),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,14 +1,13 @@
-/* replay_verb_test.c - `cairn replay --regenerate` against rollouts that were tampered with so well that every digest holds; slices, as functions. */
+/* replay_verb_test.c - `cairn replay --regenerate` against rollouts that were tampered with so well that every digest holds;
+ * slices, as functions. */
 #include "tests/stages/lab.h"
 
 #include "ckpt/attempt.h"
 #include "grade/grade.h"
 #include "tools/replay_only.h"
 
-#define ROLLOUT "step/000001/rollout"
-
-/* Makes the rollout artefact anew, consistent in every digest, after `change`. */
-static void forge(const struct lab *l, void (*change)(struct cairn_rollouts *r))
+/* Makes the rollout artefact of a step anew, consistent in every digest, after `change`. */
+static void forge(const struct lab *l, int step, void (*change)(struct cairn_rollouts *r))
 {
     struct cairn_reader *reader = NULL;
     struct cairn_manifest *m;
@@ -18,16 +17,17 @@ static void forge(const struct lab *l, void (*change)(struct cairn_rollouts *r))
     int64_t at = 0;
     int units;
 
-    snprintf(dir, sizeof dir, "%s/" ROLLOUT, l->run);
+    snprintf(dir, sizeof dir, "%s/step/%06d/rollout", l->run, step);
     OK(cairn_reader_open(&reader, dir, NULL, err));
     OK(cairn_rollouts_load(&r, reader, err));
     OK(cairn_unit_count(reader, &units, err));
     change(&r);
-    m = cairn_manifest_create("rollout", 1, cairn_reader_manifest(reader)->run);
+    m = cairn_manifest_create("rollout", step, cairn_reader_manifest(reader)->run);
     assert_non_null(m);
     m->recipe = cairn_reader_manifest(reader)->recipe;
     for (int i = 0; i < cairn_reader_manifest(reader)->ninputs; i++)
-        OK(cairn_manifest_add_input(m, cairn_reader_manifest(reader)->inputs[i].path, cairn_reader_manifest(reader)->inputs[i].digest, err));
+        OK(cairn_manifest_add_input(m, cairn_reader_manifest(reader)->inputs[i].path,
+                                    cairn_reader_manifest(reader)->inputs[i].digest, err));
     OK(cairn_manifest_set_fingerprint(m, cairn_reader_manifest(reader)->numerics, cairn_reader_manifest(reader)->layout, err));
     json_object_update(m->content, cairn_reader_manifest(reader)->content);
     cairn_reader_close(reader);
@@ -119,7 +119,7 @@ static void test_forged(void **state)
         lab_open(&l);
         cairn_run_close(lab_init(&l, LAB_OVERRIDES("model.init.initializer_range=0.1")));
         lab_stage_ok("rollout", l.run, 1, NULL);
-        forge(&l, row[i].change);
+        forge(&l, 1, row[i].change);
         rc = regenerate(&l, "", said);
         if (rc != row[i].rc)
             fail_msg("row %zu: %d, not %d: %s", i, rc, row[i].rc, said);
@@ -134,6 +134,85 @@ static void test_forged(void **state)
     }
 }
 
+static void a_carried_token(struct cairn_rollouts *r)
+{
+    r->tokens[r->offsets[1] - 1] ^= 1; /* the last of rollout 0 */
+}
+
+static void a_carried_bit(struct cairn_rollouts *r)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &r->logprobs[r->response[1] + 1], sizeof bits);
+    bits ^= 1;
+    memcpy(&r->logprobs[r->response[1] + 1], &bits, sizeof bits);
+}
+
+static void a_carried_place(struct cairn_rollouts *r)
+{
+    r->carried[0] = r->carried[1] = r->carried[2] = 0;
+}
+
+static void a_carried_choice(struct cairn_rollouts *r)
+{
+    ((uint8_t *)r->experts)[(r->offsets[1] - 1) * r->expert_row + 2] ^= 1;
+}
+
+static void a_choice(struct cairn_rollouts *r)
+{
+    ((uint8_t *)r->experts)[(r->offsets[9] - 9 + 2) * r->expert_row + 1] ^= 3;
+}
+
+/* What was carried is held against the step before, and experts against those that are chosen again. */
+static void test_carried(void **state)
+{
+    static const struct {
+        void (*change)(struct cairn_rollouts *r);
+        int rc;
+        const char *says[3];
+    } row[] = {
+        {nothing, 0, {"held against the step before: equal bits"}},
+        {a_carried_token,
+         76,
+         {"step/000002/rollout: rollout 0 (group 0, sample 0)", "was carried from the step before and has other tokens there"}},
+        {a_carried_bit,
+         76,
+         {"rollout 1 (group 0, sample 1)", "was carried from the step before, where response token 1 has log-probability"}},
+        {a_carried_place, 76, {"rollout 0 (group 0, sample 0)", "was carried"}},
+        {a_carried_choice, 76, {"rollout 1 ", "was carried from the step before and has other choices of experts there"}},
+        {a_choice, 76, {"rollout 9", "has other choices of experts for token 2 than made again"}},
+    };
+    char said[2000];
+    struct lab l;
+
+    (void)state;
+    lab_open(&l);
+    lab_prompts(&l, "prompts.jsonl", 60, 1);
+    cairn_run_close(
+        lab_init(&l, LAB_OVERRIDES("model.init.initializer_range=0.1", "rollout.dynamic={max_rounds: 20}", "rollout.carry=true",
+                                   "train.correction=tis", "rollout.store=[experts]", "score.grader=some",
+                                   "score.graders={some: {kind: regex, pattern: '(?s)\\A[ -_]'}}")));
+    for (int s = 0; s < 4; s++)
+        lab_stage_ok(cairn_stage_name((enum cairn_stage)s), l.run, 1, NULL);
+    for (size_t i = 0; i < COUNT(row); i++) {
+        char dir[400];
+        int rc;
+
+        snprintf(dir, sizeof dir, "%s/step/000002/rollout", l.run);
+        if (i)
+            OK(cairn_tree_remove(dir, err));
+        lab_stage_ok("rollout", l.run, 2, NULL);
+        forge(&l, 2, row[i].change);
+        rc = regenerate(&l, "--only step=2", said);
+        if (rc != row[i].rc)
+            fail_msg("row %zu: %d, not %d: %s", i, rc, row[i].rc, said);
+        for (int k = 0; k < 3 && row[i].says[k]; k++)
+            if (!strstr(said, row[i].says[k]))
+                fail_msg("row %zu does not say \"%s\": %s", i, row[i].says[k], said);
+    }
+    lab_close(&l);
+}
+
 /* Truncated sampling: both log-probabilities; a prompt twice in a step: its samples are numbered on; a share of them. */
 static void test_ways(void **state)
 {
@@ -142,7 +221,8 @@ static void test_ways(void **state)
 
     (void)state;
     lab_open(&l);
-    cairn_run_close(lab_init(&l, LAB_OVERRIDES("rollout.top_p=0.8", "rollout.min_p=0.001", "train.truncation=ignore", "rollout.prompts=12")));
+    cairn_run_close(
+        lab_init(&l, LAB_OVERRIDES("rollout.top_p=0.8", "rollout.min_p=0.001", "train.truncation=ignore", "rollout.prompts=12")));
     lab_stage_ok("rollout", l.run, 1, NULL);
     assert_int_equal(regenerate(&l, "", said), 0);
     assert_non_null(strstr(said, "36 of 36"));
@@ -156,7 +236,8 @@ static void test_ways(void **state)
 
 static void test_only_text(void **state)
 {
-    static const char *const wrong[] = {"", "step", "step=", "step=a", "step=3-1", "step=1,", "step=-1", "colour=red", "finish=never", "verdict=maybe",
+    static const char *const wrong[] = {"",          "step",           "step=",      "step=a",       "step=3-1",
+                                        "step=1,",   "step=-1",        "colour=red", "finish=never", "verdict=maybe",
                                         "sample=1-", "verdict=right,", "eval="};
     struct cairn_only o = {0};
 
@@ -226,7 +307,9 @@ static void test_only_links(void **state)
         {{"eval=held", "step=0-2"}, {0, 0, 0, 0}},
         {{"eval=other", "step=0"}, {0, 0, 0, 1}},
     };
-    static const struct cairn_link link[] = {{1, CAIRN_STAGE_ROLLOUT, NULL}, {3, CAIRN_STAGE_ROLLOUT, NULL}, {3, CAIRN_STAGE_ROLLOUT, "held"},
+    static const struct cairn_link link[] = {{1, CAIRN_STAGE_ROLLOUT, NULL},
+                                             {3, CAIRN_STAGE_ROLLOUT, NULL},
+                                             {3, CAIRN_STAGE_ROLLOUT, "held"},
                                              {0, CAIRN_STAGE_ROLLOUT, "other"}};
 
     (void)state;
@@ -244,8 +327,9 @@ static void test_only_links(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_forged), cmocka_unit_test(test_ways), cmocka_unit_test(test_only_text),
-                                       cmocka_unit_test(test_only), cmocka_unit_test(test_only_links)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_forged), cmocka_unit_test(test_carried),
+                                       cmocka_unit_test(test_ways),   cmocka_unit_test(test_only_text),
+                                       cmocka_unit_test(test_only),   cmocka_unit_test(test_only_links)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
