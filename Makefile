@@ -268,7 +268,7 @@ $(GPU_BENCHES): $(B)/tests/%: $(B)/obj/tests/gpu/%.o $(call lib,$(LINK_kernels))
 	$(CC) $(LDFLAGS) $< $(call lib,$(LINK_kernels)) -o $@ $(call sys,$(LINK_kernels))
 
 # The products below the op table: bits and speed of each kernel. Links the back-end's objects.
-$(B)/tests/products $(B)/tests/bench_products: $(B)/tests/%: tests/gpu/%.c $(CUDA_OBJ) $(call lib,kernels base)
+$(B)/tests/bench_products: $(B)/tests/%: tests/gpu/%.c $(CUDA_OBJ) $(call lib,kernels base)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MF $(B)/obj/$*.d -isystem $(CUDA_HOME)/include $^ $(LDFLAGS) -o $@ -L$(CUDA_LIB) -lcudart_static \
 		-lstdc++ $(SYS_base) -lrt

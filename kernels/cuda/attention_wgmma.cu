@@ -168,7 +168,11 @@ __device__ static inline void sum_values(const struct attention_job *k, int64_t 
 
         barrier_wait(&s->loaded[b % 2], b / 2 % 2);
         barrier_wait(&s->p_full, b % 2);
-        a0 = s->alpha[r], a1 = s->alpha[r + 8];
+        a0 = a1 = 0.0f;
+        if (lane % 4 == 0) /* who reads gives back: eight lanes, the other three of each four have it from them */
+            a0 = s->alpha[r], a1 = s->alpha[r + 8];
+        a0 = __shfl_sync(0xffffffffu, a0, lane & ~3);
+        a1 = __shfl_sync(0xffffffffu, a1, lane & ~3);
         if (__any_sync(0xffffffffu, a0 != 1.0f || a1 != 1.0f))
 #pragma unroll
             for (int i = 0; i < 128; i++)
@@ -186,10 +190,10 @@ __device__ static inline void sum_values(const struct attention_job *k, int64_t 
         wgmma_hold(o[0]);
         wgmma_hold(o[1]);
         __syncwarp();
-        if (!lane) {
+        if (lane % 4 == 0)
             barrier_arrive(&s->p_empty);
+        if (!lane)
             barrier_arrive(&s->unused[b % 2]);
-        }
     }
     barrier_wait(&s->done, 0);
 #pragma unroll
@@ -216,7 +220,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_tiles(const __grid_const
             barrier_init(&s->known[i], 64);
         }
         barrier_init(&s->p_full, 128);
-        barrier_init(&s->p_empty, 8);
+        barrier_init(&s->p_empty, 64);
         barrier_init(&s->done, 128);
     }
     __syncthreads();

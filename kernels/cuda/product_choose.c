@@ -5,6 +5,9 @@
  * to a power of two) all candidates - own kernels, and for dense products cuBLASLt's without a split of k - run once; who gives
  * other bits than the definition is out, the fastest of the others stays. Since the bits are the same, the clock decides about time
  * only. While a stream is captured into a graph, or without memory to try, by_default chooses.
+ *
+ * CAIRN_CUDA_TRIALS=0, for tools under which everything is slow: nothing is proved or tried, wgmma has the right bits where the card has it, and
+ * by_default chooses. Bits are those of a card that passes its proof.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +36,7 @@ struct key {
 
 struct chooser {
     int wgmma; /* -1 unknown, 0 other bits (or none), 1 the same */
+    int trials;
     struct product_lt *lt;
     int used;
     int64_t refused; /* candidates with other bits */
@@ -53,6 +57,7 @@ static void chooser_free(void *p)
 static struct chooser *chooser_of(struct call *c)
 {
     struct chooser *h = c->cuda->slot[SLOT_MATMUL];
+    const char *trials;
 
     if (h)
         return h;
@@ -61,8 +66,10 @@ static struct chooser *chooser_of(struct call *c)
         c->c.st = CAIRN_NOMEM(c->c.err);
         return NULL;
     }
-    h->wgmma = -1;
-    h->lt = product_lt_open();
+    trials = getenv("CAIRN_CUDA_TRIALS");
+    h->trials = !trials || strcmp(trials, "0") != 0;
+    h->wgmma = h->trials ? -1 : c->cuda->sm == 90;
+    h->lt = h->trials ? product_lt_open() : NULL;
     c->cuda->slot[SLOT_MATMUL] = h;
     c->cuda->slot_free[SLOT_MATMUL] = chooser_free;
     return h;
@@ -95,7 +102,7 @@ static void prove(struct call *c, struct chooser *h)
     for (int form = CAIRN_NT; form <= CAIRN_TN && h->wgmma; form++)
         for (int tile = 0; tile < PRODUCT_WGMMA_TILES && h->wgmma; tile++)
             for (int grouped = 0; grouped < 2 && h->wgmma; grouped++)
-                h->wgmma = product_proof(c, form, tile, grouped, NULL) == 0;
+                h->wgmma = product_proof(c, form, tile, grouped, 0, NULL) == 0;
 }
 
 /* ---- the choice ------------------------------------------------------------------------------------------------------------ */
@@ -352,7 +359,7 @@ static void choose_and_launch(struct call *c, const struct product *p)
             h->wgmma = 0;
     }
     o = by_default(c, h, p);
-    if (bf16 && (h->lt || h->wgmma == 1) && worth(p)) { /* mma alone needs no clock */
+    if (bf16 && h->trials && (h->lt || h->wgmma == 1) && worth(p)) { /* mma alone needs no clock */
         key = key_of(p);
         i = slot_of(h, &key);
         if (h->taken[i]) {

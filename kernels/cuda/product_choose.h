@@ -45,8 +45,9 @@ struct call product_trial(const struct call *c);
 int64_t product_differences(struct call *c, const void *x, const void *y, size_t bytes, int64_t *d_count);
 
 /* Elements in which wgmma with this tile (-1: the smallest mma tile) and the definition differ in bits, over three kinds of data;
- * -1: could not be run. d (or NULL): more about it. */
-int64_t product_proof(struct call *of, int form, int tile, int grouped, struct product_difference *d);
+ * -1: could not be run. d (or NULL): more about it. small: a twentieth of the work, with every stage of a kernel in it all the same, for tools
+ * under which everything is slow. */
+int64_t product_proof(struct call *of, int form, int tile, int grouped, int small, struct product_difference *d);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

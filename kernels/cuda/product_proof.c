@@ -46,10 +46,13 @@ static void compare(struct call *c, float *const y[2], size_t n, int N, int spre
     free(h);
 }
 
-int64_t product_proof(struct call *of, int form, int tile, int grouped, struct product_difference *tell)
+int64_t product_proof(struct call *of, int form, int tile, int grouped, int small, struct product_difference *tell)
 {
-    enum { M = 328, N = 328, K = 968, GROUPS = 4 };
-    static const int32_t cut_m[GROUPS + 1] = {0, 72, 72, 200, M}, cut_k[GROUPS + 1] = {0, 200, 200, 229, K};
+    enum { GROUPS = 4 };
+    static const int32_t cuts_m[2][GROUPS + 1] = {{0, 72, 72, 200, 328}, {0, 24, 24, 80, 136}};
+    static const int32_t cuts_k[2][GROUPS + 1] = {{0, 200, 200, 229, 968}, {0, 96, 96, 125, 392}};
+    const int32_t *const cut_m = cuts_m[small], *const cut_k = cuts_k[small];
+    const int M = cut_m[GROUPS], N = M, K = cut_k[GROUPS];
     struct call c = product_trial(of);
     struct product p = {.m = M,
                         .n = N,
@@ -83,14 +86,14 @@ int64_t product_proof(struct call *of, int form, int tile, int grouped, struct p
     p.as = form == CAIRN_TN ? M : K, p.bs = form == CAIRN_NT ? K : N, p.ys = N;
     p.part_k = K;
     if (grouped) {
-        call_cuda(&c, cudaMemcpyAsync(offsets, form == CAIRN_TN ? cut_k : cut_m, sizeof cut_m, cudaMemcpyHostToDevice, c.stream),
+        call_cuda(&c, cudaMemcpyAsync(offsets, form == CAIRN_TN ? cut_k : cut_m, sizeof cuts_m[0], cudaMemcpyHostToDevice, c.stream),
                   "offsets");
         p.offsets = offsets;
         p.batch = GROUPS;
         p.bb = (int64_t)side, p.yb = (int64_t)M * N;
     }
     wrong = 0;
-    for (uint32_t spread = 0; spread < 3 && wrong >= 0; spread++) {
+    for (uint32_t spread = small ? 2 : 0; spread < 3 && wrong >= 0; spread++) {
         int64_t d;
 
         probe_fill(&c, (void *)p.a, (int64_t)side, 1 + spread, spread);

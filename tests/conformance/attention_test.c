@@ -211,12 +211,13 @@ static void index_is_right(struct lab *l)
             a.keys = paged(l, &batches[b], &s, 8);
             memset(two->h, 0xff, two->bytes);
             thing_up(l, two);
-            for (int n = 0; n < s.N; n++) {
+            for (int n = 0, m; n < s.N; n += m) {
                 struct cairn_index r = a;
 
-                r.q = cairn_tensor_slice(&a.q, 0, n, 1), r.w = cairn_tensor_slice(&a.w, 0, n, 1),
-                r.idx = cairn_tensor_slice(&two->t, 0, n, 1);
-                r.keys.pos = cairn_tensor_slice(&a.keys.pos, 0, n, 1), r.keys.seq = cairn_tensor_slice(&a.keys.seq, 0, n, 1);
+                m = lab_each(s.N) < s.N - n ? lab_each(s.N) : s.N - n;
+                r.q = cairn_tensor_slice(&a.q, 0, n, m), r.w = cairn_tensor_slice(&a.w, 0, n, m),
+                r.idx = cairn_tensor_slice(&two->t, 0, n, m);
+                r.keys.pos = cairn_tensor_slice(&a.keys.pos, 0, n, m), r.keys.seq = cairn_tensor_slice(&a.keys.seq, 0, n, m);
                 LAB_OK(l, l->fast->index(&l->c.stream, &r, &l->err));
             }
             thing_down(l, two);
@@ -352,12 +353,13 @@ static void attention_is_right(struct lab *l)
             a.keys = paged(l, &now, &s, 16);
             memset(o2->h, 0xff, o2->bytes);
             thing_up(l, o2);
-            for (int n = 0; n < s.N; n++) {
+            for (int n = 0, m; n < s.N; n += m) {
                 struct cairn_attention r = a;
 
-                r.q = cairn_tensor_slice(&a.q, 0, n, 1), r.idx = cairn_tensor_slice(&a.idx, 0, n, 1);
-                r.o = cairn_tensor_slice(&o2->t, 0, n, 1), r.lse = cairn_tensor_slice(&lse2->t, 0, n, 1);
-                r.keys.pos = cairn_tensor_slice(&a.keys.pos, 0, n, 1), r.keys.seq = cairn_tensor_slice(&a.keys.seq, 0, n, 1);
+                m = lab_each(s.N) < s.N - n ? lab_each(s.N) : s.N - n;
+                r.q = cairn_tensor_slice(&a.q, 0, n, m), r.idx = cairn_tensor_slice(&a.idx, 0, n, m);
+                r.o = cairn_tensor_slice(&o2->t, 0, n, m), r.lse = cairn_tensor_slice(&lse2->t, 0, n, m);
+                r.keys.pos = cairn_tensor_slice(&a.keys.pos, 0, n, m), r.keys.seq = cairn_tensor_slice(&a.keys.seq, 0, n, m);
                 LAB_OK(l, l->fast->attention(&l->c.stream, &r, &l->err));
             }
             thing_down(l, o2);
@@ -386,7 +388,7 @@ static void make_backward(struct lab *l, const struct setup *s, int H, int W, in
     g->dk = thing_normal(l, thing_new(l, CAIRN_F32, 0, 2, s->S, W), 1);
     f = (struct cairn_attention){g->q->t, g->idx->t, g->o->t, g->lse->t, s->keys, 1 / sqrtf((float)W)};
     LAB_OK(l, l->fast->attention(&l->c.stream, &f, &l->err));
-    g->a = (struct cairn_attention_bwd){g->q->t, g->idx->t, g->o->t, g->lse->t, g->d_o->t, g->dq->t, g->dk->t, s->keys, f.scale};
+    g->a = (struct cairn_attention_bwd){g->q->t, g->idx->t, g->o->t, g->lse->t, g->d_o->t, g->dq->t, g->dk->t, s->keys, f.scale, 0};
 }
 
 static void backward_is_right(struct lab *l)
@@ -658,7 +660,7 @@ static void backward_in_runs(struct lab *l)
     f.keys.seq = thing_ints(l, thing_new(l, CAIRN_I32, 0, 1, L), seq)->t;
     f.keys.start = thing_ints(l, thing_new(l, CAIRN_I32, 0, 1, 1), &start)->t;
     LAB_OK(l, l->fast->attention(&l->c.stream, &f, &l->err));
-    a = (struct cairn_attention_bwd){q->t, idx->t, o->t, lse->t, d_o->t, dq->t, dk->t, f.keys, f.scale};
+    a = (struct cairn_attention_bwd){q->t, idx->t, o->t, lse->t, d_o->t, dq->t, dk->t, f.keys, f.scale, 0};
     LAB_OK(l, l->fast->attention_bwd(&l->c.stream, &a, &l->err));
     a.dq = dq2->t, a.dk = dk2->t;
     LAB_OK(l, l->ref->attention_bwd(&l->c.stream, &a, &l->err));

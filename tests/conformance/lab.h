@@ -12,9 +12,8 @@
  *
  * What a device checks on the way (indexes, positions) may be told by the op or by the next wait: LAB_REFUSES takes both.
  *
- * For a run under a tool that is slow: LAB_SMALL=1 (the emulated GPU's default) takes
- * fewer rows where there are many, LAB_ONLY=PATTERN takes the tests whose names
- * fit it (* and ?), CAIRN_TEST_ACT=f32 or bf16 takes one type of activations. LAB_BITS=FILE writes down what ops answer (bits.h).
+ * For a run under a tool that is slow: LAB_SMALL=1 (the emulated GPU's default) takes fewer rows where there are many, LAB_SMALL=2 fewer calls as well
+ * (racecheck), LAB_ONLY=PATTERN takes the tests whose names fit it (* and ?), CAIRN_TEST_ACT=f32 or bf16 takes one type of activations. LAB_BITS=FILE writes down what ops answer (bits.h).
  */
 #ifndef CAIRN_TESTS_LAB_H
 #define CAIRN_TESTS_LAB_H
@@ -64,7 +63,20 @@ static inline int lab_small(void)
 {
     const char *v = getenv("LAB_SMALL");
 
-    return v ? !strcmp(v, "1") : getenv("CAIRN_CUDA_OBJECT") != NULL;
+    return v ? !strcmp(v, "1") || !strcmp(v, "2") : getenv("CAIRN_CUDA_OBJECT") != NULL;
+}
+
+static inline int lab_least(void)
+{
+    const char *v = getenv("LAB_SMALL");
+
+    return v && !strcmp(v, "2");
+}
+
+/* Rows of `all` that are taken at a time where each is to be by itself. */
+static inline int lab_each(int all)
+{
+    return lab_least() ? all / 3 + 1 : 1;
 }
 
 static inline int lab_rounds(const struct lab *l) /* are activations narrower than f32? */

@@ -1,6 +1,7 @@
 /* bench_products.c - every product of the 2 B model (glm52_2b.json) by itself: training of 4 x 1024 tokens, decoding 64 and 1.
  *
  *     bench_products [train|decode|price=TRAIN,DECODE64,DECODE1]...      (default: train and decode)
+ *     bench_products proof=small      the proof alone, small: under compute-sanitizer
  *
  * price: what one order of k for every number of rows costs, line by line and in steps of so many milliseconds (measured elsewhere):
  * our time against the best of what may add as it likes - the library's own best of 8 with a workspace (a product at a time where
@@ -339,6 +340,29 @@ static void price(const char *text)
     pricing = 0;
 }
 
+/* Every form, tile and grouping of wgmma, and the smallest tile of mma, against the definition: 1 if some have other bits. */
+static int proof(int small)
+{
+    int wrong = 0;
+
+    for (int form = 0; form < 3; form++)
+        for (int tile = -1; tile < PRODUCT_WGMMA_TILES; tile++)
+            for (int grouped = 0; grouped < 2; grouped++) {
+                struct call c = call_begin("proof", &stream, &err);
+                struct product_difference d;
+                int64_t n = product_proof(&c, form, tile, grouped, small, &d);
+
+                if (n)
+                    printf(
+                        "%s form %d tile %d grouped %d: %lld of %lld elements have other bits, (%d,%d): %.9g, defined as %.9g\n",
+                        tile < 0 ? "mma" : "wgmma", form, tile, grouped, (long long)n, (long long)d.of, d.row, d.col, d.got, d.want);
+                wrong |= n != 0;
+                must(call_end(&c), "proof");
+            }
+    printf("proof of wgmma: %s\n", wrong ? "FAILED" : "the same bits in all forms and tiles");
+    return wrong;
+}
+
 int main(int argc, char **argv)
 {
     char numerics[128];
@@ -355,21 +379,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < 2; i++)
         cuda(cudaEventCreate(&ev[i]), "event");
     cuda(cudaMalloc(&flush, FLUSH), "memory");
-    for (int form = 0; form < 3; form++)
-        for (int tile = 0; tile < PRODUCT_WGMMA_TILES; tile++)
-            for (int grouped = 0; grouped < 2; grouped++) {
-                struct call c = call_begin("proof", &stream, &err);
-                struct product_difference d;
-                int64_t n = product_proof(&c, form, tile, grouped, &d);
-
-                if (n)
-                    printf(
-                        "wgmma form %d tile %d grouped %d: %lld of %lld elements have other bits, (%d,%d): %.9g, defined as %.9g\n",
-                        form, tile, grouped, (long long)n, (long long)d.of, d.row, d.col, d.got, d.want);
-                wrong |= n != 0;
-                must(call_end(&c), "proof");
-            }
-    printf("proof of wgmma: %s\n", wrong ? "FAILED" : "the same bits in all forms and tiles");
+    wrong = proof(argc > 1 && !strcmp(argv[1], "proof=small"));
     for (int i = 1; i < argc || (all && i == 1); i++) {
         if (all || !strcmp(argv[i], "train"))
             train();
