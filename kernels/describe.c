@@ -144,6 +144,9 @@ ENTRY(transfer, 0, I(x), A(y), I(runs))
 #define OP struct cairn_tiles
 ENTRY(tiles, 0, I(x), I(runs), O(out))
 #undef OP
+#define OP struct cairn_ship
+ENTRY(ship, 0, I(x), A(y), I(runs), O(out))
+#undef OP
 /* clang-format on */
 
 const struct cairn_op_info *cairn_op_info(enum cairn_op_number op)

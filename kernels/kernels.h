@@ -28,7 +28,7 @@
 
 #include "base/buffer.h"
 
-#define CAIRN_BACKEND_ABI 7
+#define CAIRN_BACKEND_ABI 8
 
 /* ---- dense products ------------------------------------------------------------------------------------------- */
 
@@ -465,6 +465,19 @@ struct cairn_tiles {
 };
 #define CAIRN_TILES_UNIT(tile_bytes) ((tile_bytes) <= 240 ? 32 : 2) /* tiles that one unit of work takes */
 
+/* transfer and tiles in one pass over x: what is converted is summed up on its way into y. Run r: for b < rows, i < n:
+ * y[y_at + b*y_step + i] = x[x_at + b*x_step + i]; each row of y is cut into tiles of `tile` elements (the last one shorter; at
+ * most 4096 bytes), tile c of row b with the seed of struct cairn_tiles. out i64 (2): low and high word of the sum over all tiles
+ * of all runs, mod 2^128. x, y as of transfer. runs i64 (R, CAIRN_SHIP_RUN): x_at, x_step, y_at, y_step, rows, n, tile, seed,
+ * first, tile_step, units of all runs before; a run has ceil(tiles / CAIRN_SHIP_UNIT(bytes of a tile)) units. units: of all runs.
+ */
+#define CAIRN_SHIP_RUN 11
+struct cairn_ship {
+    struct cairn_tensor x, y, runs, out;
+    int64_t units;
+};
+#define CAIRN_SHIP_UNIT(tile_bytes) ((tile_bytes) <= 240 ? 32 : 1)
+
 /* ---- the table ------------------------------------------------------------------------------------------------- */
 
 /* X(name): op `name` with arguments struct cairn_<name>. New ops are added at the end. */
@@ -473,11 +486,12 @@ struct cairn_tiles {
     X(matmul_grouped)                                                                                                              \
     X(rmsnorm)                                                                                                                     \
     X(rmsnorm_bwd)                                                                                                                 \
-    X(layernorm) X(rope) X(index) X(attention) X(attention_bwd) X(router) X(router_bwd) X(dispatch) X(combine) X(combine_bwd)      \
-        X(swiglu) X(swiglu_bwd) X(rows) X(embed_bwd) X(axpby) X(cast) X(logprob) X(logprob_bwd) X(sample) X(policy_loss) X(adamw)  \
-            X(sumsq) X(short_conv) X(short_conv_bwd) X(kda_gate) X(kda_gate_bwd) X(kda) X(kda_bwd) X(gated_norm) X(gated_norm_bwd) \
-                X(hyper) X(hyper_bwd) X(hyper_out) X(hyper_out_bwd) X(streams_sum) X(streams_spread) X(pool_keys) X(pool_expand)   \
-                    X(transfer) X(tiles)
+    X(layernorm)                                                                                                                   \
+    X(rope) X(index) X(attention) X(attention_bwd) X(router) X(router_bwd) X(dispatch) X(combine) X(combine_bwd) X(swiglu)         \
+        X(swiglu_bwd) X(rows) X(embed_bwd) X(axpby) X(cast) X(logprob) X(logprob_bwd) X(sample) X(policy_loss) X(adamw) X(sumsq)   \
+            X(short_conv) X(short_conv_bwd) X(kda_gate) X(kda_gate_bwd) X(kda) X(kda_bwd) X(gated_norm) X(gated_norm_bwd) X(hyper) \
+                X(hyper_bwd) X(hyper_out) X(hyper_out_bwd) X(streams_sum) X(streams_spread) X(pool_keys) X(pool_expand)            \
+                    X(transfer) X(tiles) X(ship)
 
 struct cairn_ops {
 #define CAIRN_OP_FIELD(op) enum cairn_status (*op)(struct cairn_stream * s, const struct cairn_##op *a, struct cairn_error *err);

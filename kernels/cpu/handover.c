@@ -1,5 +1,5 @@
-/* handover.c - transfer and tiles by several threads: elements and units are shared out, sums are of integers. The reference is in
- * handover_ref.c. */
+/* handover.c - transfer, tiles and ship by several threads: elements and units are shared out, sums are of integers. The reference
+ * is in handover_ref.c. */
 #include "handover.h"
 
 #include <string.h>
@@ -86,6 +86,39 @@ static int64_t run_of(const struct arg *runs, int64_t width, int64_t column, int
             hi = mid;
     }
     return lo;
+}
+
+/* Tiles in a row of a run of ship, and its units. */
+static int64_t ship_row(const int64_t *k)
+{
+    return k[5] > 0 ? (k[5] - 1) / k[6] + 1 : 0;
+}
+
+static int64_t ship_units(const int64_t *k, int64_t size)
+{
+    int64_t tiles = k[4] * ship_row(k), unit = CAIRN_SHIP_UNIT(k[6] * size);
+
+    return (tiles + unit - 1) / unit;
+}
+
+void ship_check(struct call *c, const struct arg *runs, int64_t X, int64_t Y, int64_t size, int64_t units)
+{
+    int64_t sum = 0;
+
+    for (int64_t r = 0; call_ok(c) && r < runs->d[0]; r++) {
+        const int64_t *k = (const int64_t *)runs->p + r * CAIRN_SHIP_RUN;
+
+        if (!inside(k[0], k[1], k[4], k[5], X) || !inside(k[2], k[3], k[4], k[5], Y))
+            call_fail(c, "run %lld reaches outside of x (%lld elements) or y (%lld)", (long long)r, (long long)X, (long long)Y);
+        else if (k[6] < 1 || k[6] > 4096 / size)
+            call_fail(c, "run %lld has tiles of %lld elements", (long long)r, (long long)k[6]);
+        else if (k[10] != sum)
+            call_fail(c, "run %lld says that %lld units stand before it", (long long)r, (long long)k[10]);
+        else
+            sum += ship_units(k, size);
+    }
+    if (call_ok(c) && sum != units)
+        call_fail(c, "the runs have %lld units, not %lld", (long long)sum, (long long)units);
 }
 
 /* ---- transfer -------------------------------------------------------------------------------------------------------- */
@@ -204,5 +237,67 @@ enum cairn_status cairn_tiles_cpu(struct cairn_stream *s, const struct cairn_til
         ((int64_t *)out.p)[2 * r] = (int64_t)sum.lo;
         ((int64_t *)out.p)[2 * r + 1] = (int64_t)sum.hi;
     }
+    return call_end(&c);
+}
+
+/* ---- ship -------------------------------------------------------------------------------------------------------------- */
+
+struct shipping {
+    struct move m;
+    struct cairn_digest *unit; /* one sum a unit */
+};
+
+/* Units begin .. end, counted over all runs */
+static void ship_part(void *ctx, int64_t begin, int64_t end, void *scratch)
+{
+    const struct shipping *p = ctx;
+    const int64_t size = (int64_t)cairn_dtype_size(p->m.y.type);
+
+    for (int64_t r = run_of(&p->m.runs, CAIRN_SHIP_RUN, 10, begin); begin < end; r++) {
+        const int64_t *k = (const int64_t *)p->m.runs.p + r * CAIRN_SHIP_RUN;
+        int64_t row = ship_row(k), unit = CAIRN_SHIP_UNIT(k[6] * size), last = k[10] + ship_units(k, size);
+
+        last = last < end ? last : end;
+        for (; begin < last; begin++) {
+            struct cairn_digest sum = {0, 0};
+            int64_t t = (begin - k[10]) * unit, n = k[4] * row - t < unit ? k[4] * row : t + unit;
+
+            for (; t < n; t++) {
+                int64_t b = t / row, c = t % row, at = c * k[6], m = k[5] - at < k[6] ? k[5] - at : k[6], to = k[2] + b * k[3] + at;
+
+                move_elements(&p->m, k[0] + b * k[1] + at, to, m, scratch);
+                sum = cairn_digest_add(sum, cairn_tile_digest((uint64_t)k[7], (uint64_t)(k[8] + b * k[9] + c),
+                                                              (const char *)p->m.y.p + to * size, (size_t)(m * size)));
+            }
+            p->unit[begin] = sum;
+        }
+    }
+}
+
+enum cairn_status cairn_ship_cpu(struct cairn_stream *s, const struct cairn_ship *a, struct cairn_error *err)
+{
+    struct call c = call_begin("ship", s, err);
+    const int types = T_F32 | T_BF16 | T_F16;
+    int64_t X = -1, Y = -1, R = -1, width = CAIRN_SHIP_RUN, two = 2, work = 0;
+    struct cairn_digest sum = {0, 0};
+    struct shipping p;
+    struct arg out;
+
+    p.m.x = call_arg(&c, "x", &a->x, types, 1, &X);
+    p.m.y = call_arg(&c, "y", &a->y, OUT | types, 1, &Y);
+    p.m.runs = call_arg(&c, "runs", &a->runs, T_I64, 2, &R, &width);
+    out = call_arg(&c, "out", &a->out, OUT | T_I64, 1, &two);
+    ship_check(&c, &p.m.runs, X, Y, call_ok(&c) ? (int64_t)cairn_dtype_size(p.m.y.type) : 1, a->units);
+    call_reserve(&c, RUN * sizeof(float), (size_t)(a->units > 0 ? a->units : 0) * sizeof *p.unit);
+    if (!call_ok(&c))
+        return call_end(&c);
+    p.unit = scratch_shared(&c);
+    for (int64_t r = 0; r < R; r++)
+        work += ((const int64_t *)p.m.runs.p)[r * width + 4] * ((const int64_t *)p.m.runs.p)[r * width + 5];
+    call_share(&c, a->units, 1, work, ship_part, &p);
+    for (int64_t u = 0; u < a->units; u++)
+        sum = cairn_digest_add(sum, p.unit[u]);
+    ((int64_t *)out.p)[0] = (int64_t)sum.lo;
+    ((int64_t *)out.p)[1] = (int64_t)sum.hi;
     return call_end(&c);
 }

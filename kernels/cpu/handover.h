@@ -1,4 +1,4 @@
-/* handover.h - the checks of transfer's and tiles' runs: what the tables say stays inside of the memories they speak of. */
+/* handover.h - the checks of transfer's, tiles' and ship's runs: what the tables say stays inside of the memories they speak of. */
 #ifndef CAIRN_KERNELS_CPU_HANDOVER_H
 #define CAIRN_KERNELS_CPU_HANDOVER_H
 
@@ -9,6 +9,8 @@
 void transfer_check(struct call *c, const struct arg *runs, int64_t X, int64_t Y, int64_t elements);
 /* X: bytes. */
 void tiles_check(struct call *c, const struct arg *runs, int64_t X, int64_t units);
+/* X, Y: elements of x and y; size: bytes of an element of y. */
+void ship_check(struct call *c, const struct arg *runs, int64_t X, int64_t Y, int64_t size, int64_t units);
 #pragma GCC visibility pop
 
 #endif

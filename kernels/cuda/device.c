@@ -148,15 +148,36 @@ static int stream_idle(struct cairn_device *dev, void *impl)
     return mine(dev, NULL) != CAIRN_OK || cudaStreamQuery(((struct cuda_stream *)impl)->s) != cudaErrorNotReady;
 }
 
-static enum cairn_status event_create(struct cairn_device *dev, void **impl, struct cairn_error *err)
+static enum cairn_status event_make(struct cairn_device *dev, unsigned flags, void **impl, struct cairn_error *err)
 {
     enum cairn_status st = mine(dev, err);
     cudaEvent_t e;
 
     if (st == CAIRN_OK)
-        st = cuda_status(cudaEventCreateWithFlags(&e, cudaEventDisableTiming), "cudaEventCreate", err);
+        st = cuda_status(cudaEventCreateWithFlags(&e, flags), "cudaEventCreate", err);
     if (st == CAIRN_OK)
         *impl = e;
+    return st;
+}
+
+static enum cairn_status event_create(struct cairn_device *dev, void **impl, struct cairn_error *err)
+{
+    return event_make(dev, cudaEventDisableTiming, impl, err);
+}
+
+static enum cairn_status event_create_timed(struct cairn_device *dev, void **impl, struct cairn_error *err)
+{
+    return event_make(dev, 0, impl, err);
+}
+
+static enum cairn_status event_ms(struct cairn_device *dev, void *a, void *b, double *ms, struct cairn_error *err)
+{
+    enum cairn_status st = mine(dev, err);
+    float f = 0;
+
+    if (st == CAIRN_OK)
+        st = cuda_status(cudaEventElapsedTime(&f, a, b), "cudaEventElapsedTime", err);
+    *ms = f;
     return st;
 }
 
@@ -297,4 +318,6 @@ const struct cairn_device_ops cuda_device_ops = {
     .pin = cuda_share_pin,
     .stream_native = stream_native,
     .stream_idle = stream_idle,
+    .event_create_timed = event_create_timed,
+    .event_ms = event_ms,
 };

@@ -9,33 +9,10 @@
 #include <type_traits>
 
 #include "kernel.cuh"
+#include "transfer.cuh"
 #include "xxh3.cuh"
 
 #define WARPS 8 /* of a block */
-
-/* The last of R runs whose count of what stands before it (column `column` of rows of `width`) is at most i. */
-__device__ static inline int64_t run_of(const int64_t *run, int64_t R, int width, int column, int64_t i)
-{
-    int64_t lo = 0, hi = R;
-
-    while (hi - lo > 1) {
-        const int64_t mid = lo + (hi - lo) / 2;
-
-        if (run[mid * width + column] <= i)
-            lo = mid;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
-/* n from `at` on, `blocks` times a step apart, within N? */
-__device__ static inline int inside(int64_t at, int64_t step, int64_t blocks, int64_t n, int64_t N)
-{
-    if (at < 0 || step < 0 || blocks < 0 || n < 0 || at > N || n > N)
-        return 0;
-    return !blocks || !n || (blocks - 1 <= N && step <= N && (unsigned __int128)(blocks - 1) * (uint64_t)step + at + n <= (unsigned __int128)N);
-}
 
 /* ---- transfer ---------------------------------------------------------------------------------------------------------- */
 
@@ -45,43 +22,6 @@ struct move {
     int wide;                        /* both memories begin at 16 bytes */
     struct fault *fault;
 };
-
-__device__ static inline void copy1(const float *x, float *y)
-{
-    *y = *x;
-}
-__device__ static inline void copy1(const bf16 *x, bf16 *y)
-{
-    *y = *x;
-}
-__device__ static inline void copy1(const __half *x, __half *y)
-{
-    *y = *x;
-}
-__device__ static inline void copy1(const float *x, bf16 *y)
-{
-    *y = __float2bfloat16_rn(*x);
-}
-__device__ static inline void copy1(const bf16 *x, float *y)
-{
-    *y = __bfloat162float(*x);
-}
-__device__ static inline void copy1(const float *x, __half *y)
-{
-    *y = __float2half_rn(*x);
-}
-__device__ static inline void copy1(const __half *x, float *y)
-{
-    *y = __half2float(*x);
-}
-__device__ static inline void copy1(const bf16 *x, __half *y)
-{
-    *y = __float2half_rn(__bfloat162float(*x));
-}
-__device__ static inline void copy1(const __half *x, bf16 *y)
-{
-    *y = __float2bfloat16_rn(__half2float(*x));
-}
 
 /* Eight elements, 16-byte aligned on both sides. */
 template <typename F, typename T> __device__ static inline void copy8(const F *x, T *y)
@@ -230,19 +170,6 @@ __device__ static inline const unsigned char *tile_find(const struct sums *k, co
     *n = (int)(t->row_bytes - at < t->tile_bytes ? t->row_bytes - at : t->tile_bytes);
     *seed = t->seed + (uint64_t)(t->first + row * t->tile_step + c) * 0x9E3779B97F4A7C15ull;
     return k->x + t->at + row * t->step + at;
-}
-
-__device__ static inline struct u128 u128_warp_sum(struct u128 s)
-{
-#pragma unroll
-    for (int h = 16; h; h >>= 1) {
-        struct u128 o;
-
-        o.lo = __shfl_xor_sync(0xffffffffu, s.lo, h);
-        o.hi = __shfl_xor_sync(0xffffffffu, s.hi, h);
-        s = u128_add(s, o);
-    }
-    return s;
 }
 
 __global__ void __launch_bounds__(WARPS * 32) tile_units(const struct sums k)

@@ -28,6 +28,19 @@ __device__ static inline struct u128 u128_add(struct u128 a, struct u128 b)
     return s;
 }
 
+__device__ static inline struct u128 u128_warp_sum(struct u128 s)
+{
+#pragma unroll
+    for (int h = 16; h; h >>= 1) {
+        struct u128 o;
+
+        o.lo = __shfl_xor_sync(0xffffffffu, s.lo, h);
+        o.hi = __shfl_xor_sync(0xffffffffu, s.hi, h);
+        s = u128_add(s, o);
+    }
+    return s;
+}
+
 __device__ static inline struct u128 u128_mul(uint64_t a, uint64_t b)
 {
     const unsigned __int128 p = (unsigned __int128)a * b;
@@ -205,9 +218,25 @@ __device__ static inline uint64_t xxh_over_stripes(uint64_t x)
     return x + __shfl_xor_sync(0xffffffffu, x, 16);
 }
 
-/* Lane l holds accumulator l % 8 and looks at stripes l / 8, l / 8 + 4, ...: inside a block of 16 stripes the accumulators are sums.
- * Every lane gets the digest. */
-__device__ static inline struct u128 xxh_long(const unsigned char *p, int n, uint64_t seed)
+/* Bytes in memory, as xxh_long_of takes them: word `at` is fetched first, taken later. */
+struct xxh_bytes {
+    const unsigned char *p;
+    typedef uint64_t raw;
+
+    __device__ inline void fetch(raw *r, int at) const
+    {
+        *r = xxh_read64(p + at);
+    }
+    __device__ inline uint64_t take(const raw *r, int) const
+    {
+        return *r;
+    }
+};
+
+/* Lane l holds accumulator l % 8 and looks at stripes l / 8, l / 8 + 4, ...: inside a block of 16 stripes the accumulators are
+ * sums. Every lane gets the digest. source: the eight bytes from byte `at` of the tile on, each byte asked for by one lane, but for
+ * those that the last 64 bytes share with the stripe before. */
+template <class S> __device__ static inline struct u128 xxh_long_of(const S &source, int n, uint64_t seed)
 {
     const int lane = threadIdx.x % 32, j = lane % 8, g = lane / 8, blocks = (n - 1) / 1024, rest = (n - 1 - 1024 * blocks) / 64;
     const uint64_t scramble = xxh_seeded_word(16 + j, seed);
@@ -220,6 +249,7 @@ __device__ static inline struct u128 xxh_long(const unsigned char *p, int n, uin
                    : j == 6 ? XXH_P64_5
                             : XXH_P32_1;
     uint64_t key[4], product, other;
+    int p = 0;
     struct u128 r;
 
 #pragma unroll
@@ -227,22 +257,25 @@ __device__ static inline struct u128 xxh_long(const unsigned char *p, int n, uin
         key[i] = xxh_seeded_word(g + 4 * i + j, seed);
     for (int b = 0; b <= blocks; b++, p += 1024) {
         const int stripes = b < blocks ? 16 : rest;
-        uint64_t own = 0, swapped = 0, data[4];
+        uint64_t own = 0, swapped = 0;
+        typename S::raw raw[4], last = {};
 
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            data[i] = g + 4 * i < stripes ? xxh_read64(p + (g + 4 * i) * 64 + j * 8) : 0;
+            if (g + 4 * i < stripes)
+                source.fetch(&raw[i], p + (g + 4 * i) * 64 + j * 8);
+        if (b == blocks && g == 3)
+            source.fetch(&last, n - 64 + j * 8);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const uint64_t keyed = data[i] ^ key[i];
-
+        for (int i = 0; i < 4; i++)
             if (g + 4 * i < stripes) {
+                const uint64_t d = source.take(&raw[i], p + (g + 4 * i) * 64 + j * 8), keyed = d ^ key[i];
+
                 own += (uint64_t)(uint32_t)keyed * (uint32_t)(keyed >> 32);
-                swapped += data[i];
+                swapped += d;
             }
-        }
         if (b == blocks && g == 3) { /* the last 64 bytes once more */
-            const uint64_t d = xxh_read64(p + (n - 1024 * blocks) - 64 + j * 8), keyed = d ^ xxh_seeded_at(121 + j * 8, seed);
+            const uint64_t d = source.take(&last, n - 64 + j * 8), keyed = d ^ xxh_seeded_at(121 + j * 8, seed);
 
             own += (uint64_t)(uint32_t)keyed * (uint32_t)(keyed >> 32);
             swapped += d;
@@ -262,6 +295,13 @@ __device__ static inline struct u128 xxh_long(const unsigned char *p, int n, uin
     product += __shfl_xor_sync(0xffffffffu, product, 4);
     r.hi = xxh_avalanche(product + ~((uint64_t)n * XXH_P64_2));
     return r;
+}
+
+__device__ static inline struct u128 xxh_long(const unsigned char *p, int n, uint64_t seed)
+{
+    const struct xxh_bytes source = {p};
+
+    return xxh_long_of(source, n, seed);
 }
 
 #endif

@@ -194,6 +194,23 @@ void cairn_event_destroy(struct cairn_event *e)
     }
 }
 
+int cairn_event_times(const struct cairn_device *dev)
+{
+    return dev->ops->event_create_timed != NULL;
+}
+
+enum cairn_status cairn_event_create_timed(struct cairn_device *dev, struct cairn_event *out, struct cairn_error *err)
+{
+    out->dev = dev;
+    out->impl = NULL;
+    return dev->ops->event_create_timed(dev, &out->impl, err);
+}
+
+enum cairn_status cairn_event_ms(const struct cairn_event *a, const struct cairn_event *b, double *ms, struct cairn_error *err)
+{
+    return a->dev->ops->event_ms(a->dev, a->impl, b->impl, ms, err);
+}
+
 enum cairn_status cairn_event_record(struct cairn_event *e, struct cairn_stream *s, struct cairn_error *err)
 {
     return e->dev->ops->event_record(e->dev, e->impl, s->impl, err);

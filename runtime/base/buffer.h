@@ -85,6 +85,9 @@ struct cairn_device_ops {
      * the calling thread's; 1 if all that was enqueued is done (or failed). */
     void *(*stream_native)(struct cairn_device *dev, void *impl);
     int (*stream_idle)(struct cairn_device *dev, void *impl);
+    /* Events that keep the time, and how long after a, which is done, b was: for measurements. Both or none (NULL). */
+    enum cairn_status (*event_create_timed)(struct cairn_device *dev, void **impl, struct cairn_error *err);
+    enum cairn_status (*event_ms)(struct cairn_device *dev, void *a, void *b, double *ms, struct cairn_error *err);
 };
 
 struct cairn_device {
@@ -153,6 +156,11 @@ void *cairn_stream_native(struct cairn_stream *s); /* for transports only; NULL:
 int cairn_stream_idle(struct cairn_stream *s);
 enum cairn_status cairn_event_create(struct cairn_device *dev, struct cairn_event *out, struct cairn_error *err);
 void cairn_event_destroy(struct cairn_event *e);
+int cairn_event_times(
+    const struct cairn_device *dev); /* 1: it has events that keep the time; 0: work is done when it is enqueued */
+enum cairn_status cairn_event_create_timed(struct cairn_device *dev, struct cairn_event *out, struct cairn_error *err);
+enum cairn_status cairn_event_ms(const struct cairn_event *a, const struct cairn_event *b, double *ms,
+                                 struct cairn_error *err); /* both are done */
 enum cairn_status cairn_event_record(struct cairn_event *e, struct cairn_stream *s, struct cairn_error *err);
 enum cairn_status cairn_event_wait(struct cairn_event *e, struct cairn_stream *s, struct cairn_error *err);
 

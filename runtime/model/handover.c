@@ -347,6 +347,8 @@ static enum cairn_status open_path(struct cairn_handover *h, struct told *t, str
 
     if (st == CAIRN_OK)
         st = plan_make(h, t, err);
+    if (st == CAIRN_OK)
+        st = cairn_hand_marks_open(h, err);
     TRY(cairn_group_agree(h->group, "handover: plan", st, err));
     TRY(h->path == CAIRN_HANDOVER_NCCL ? cairn_hand_wire_open(h, err) : cairn_hand_ring_open(h, err));
 out:
@@ -356,6 +358,7 @@ out:
 static void let_go(struct cairn_handover *h)
 {
     cairn_hand_work_close(h);
+    cairn_hand_marks_close(h);
     if (h->path == CAIRN_HANDOVER_NCCL)
         cairn_hand_wire_close(h);
     else

@@ -39,6 +39,9 @@ enum cairn_handover_path { CAIRN_HANDOVER_AUTO, CAIRN_HANDOVER_FILE, CAIRN_HANDO
 const char *cairn_handover_path_name(enum cairn_handover_path p); /* "auto", "file", "shm", "cuda-ipc", "nccl": as in the recipe */
 int cairn_handover_path_parse(const char *name);                  /* -1: none of them */
 
+/* How a chunk comes into a place that kernels of the trainer's device reach: by themselves, or through a room and a copy. */
+enum cairn_handover_send { CAIRN_HANDOVER_BEST, CAIRN_HANDOVER_STRAIGHT, CAIRN_HANDOVER_STAGED };
+
 struct cairn_handover;
 
 struct cairn_handover_opts {
@@ -53,6 +56,15 @@ struct cairn_handover_opts {
     size_t chunk_bytes;                    /* 0: CAIRN_TRANSIT_CHUNK; the same on all ranks */
     double deadline_s;                     /* of waits for the other side; 0: the group's */
     const struct cairn_transport *transport; /* of the path nccl; NULL: NCCL's. For tests. */
+    enum cairn_handover_send send;           /* for measurements */
+    int marks; /* for measurements: room for so many marks of the last give or take; 0: none are made */
+};
+
+/* What happened in the last give or take, by the clock of base/clock.h. */
+struct cairn_handover_mark {
+    const char *what;
+    int chunk, device, end; /* device: 1 when the device came to it, 0 the host; end: 0 before it, 1 after it */
+    double s;
 };
 
 /* Collective over g, trainer's and sampler's ranks, each with its own role or both. The chosen path is the same everywhere. Which
@@ -74,5 +86,8 @@ enum cairn_status cairn_handover_give(struct cairn_handover *h, uint64_t generat
 /* Sampler's ranks, all of them: waits for `generation` or a later one, *tag and *got (may be NULL) say what came. */
 enum cairn_status cairn_handover_take(struct cairn_handover *h, uint64_t generation, uint64_t *got, struct cairn_ring_tag *tag,
                                       struct cairn_error *err);
+
+/* *out: malloc'ed, in order of time, caller frees; *n of them, or as many as there was room for. */
+enum cairn_status cairn_handover_marks(struct cairn_handover *h, struct cairn_handover_mark **out, int *n, struct cairn_error *err);
 
 #endif

@@ -9,7 +9,8 @@
 #include "world/channel.h"
 #include "world/world.h"
 
-#define CAIRN_HANDOVER_STAGES 3
+#define CAIRN_HANDOVER_STAGES 4
+#define CAIRN_HANDOVER_LOOKS  3
 
 /* One rank as the others see it. */
 struct cairn_hand_side {
@@ -21,10 +22,10 @@ struct cairn_hand_side {
     struct cairn_digest tables; /* of the tensors that travel: the same everywhere */
 };
 
-/* What a lane's chunk needs done: store -> memory, tiles there, memory -> places where it does not land by itself. */
+/* What a lane's chunk needs done: store -> memory with the sum of its tiles, memory -> places where it does not land by itself. */
 struct cairn_hand_chunk {
-    int chunk; /* of the plan */
-    struct cairn_runs_call pack, tiles, *drop; /* drop: one a place of the lane, into whose slot it is put */
+    int chunk;                          /* of the plan */
+    struct cairn_runs_call ship, *drop; /* drop: one a place of the lane, into whose slot it is put */
 };
 
 /* One place that this rank writes or reads: a ring, and the two memories behind it. */
@@ -32,18 +33,25 @@ struct cairn_hand_end {
     int place;
     struct cairn_ring *ring;
     struct cairn_buffer *slot[2];
-    int lead;      /* this rank begins and commits */
-    int local;     /* its memory is this device's own: written without staging */
-    int *index;    /* [plan.chunks] number of the chunk in the ring, or -1 */
+    int lead;   /* this rank begins and commits */
+    int local;  /* its memory is this device's own: written without staging */
+    int near;   /* kernels of this device write it, over the link */
+    int *index; /* [plan.chunks] number of the chunk in the ring, or -1 */
     int chunks;
     int open;      /* slot that is being written */
 };
 
-/* A chunk in flight: packed and sent on a stream of its own, summed up beside it. */
+/* A chunk in flight, on a stream of its own. */
 struct cairn_hand_stage {
     struct cairn_stream stream;
-    struct cairn_event packed, summed;
     struct cairn_buffer *room; /* the chunk as on the wire, NULL if nothing is staged */
+};
+
+/* Chunks [first, first + n) of a slot that are being summed up; n 0: none. */
+struct cairn_hand_look {
+    struct cairn_stream stream;
+    int first, n, slot;
+    uint64_t generation;
 };
 
 /* A tensor that becomes a view of the slot. */
@@ -62,23 +70,24 @@ struct cairn_handover {
     int tensors, *param;          /* tensors that travel, in order of the store's offsets; their parameters */
     struct cairn_transit_tensor *tensor;
     struct cairn_transit plan;
-    int places, *place_rank;      /* lowest rank that reads it; it owns the memory */
+    struct cairn_hand_marks *marks; /* NULL: none */
+    int places, *place_rank;        /* lowest rank that reads it; it owns the memory */
     size_t *place_bytes;
     struct cairn_transit_part *place_part; /* [places][tensors]; local[0] = -1: not wanted there */
     double deadline_s;
     uint64_t generation; /* last given or taken */
 
     /* trainer */
-    struct cairn_runs pack, tiles, drop;
+    struct cairn_runs ship, drop;
     struct cairn_hand_chunk *mine;
     int n_mine;
     struct cairn_hand_end *end; /* places that this rank writes */
     int ends;
     struct cairn_hand_stage stage[CAIRN_HANDOVER_STAGES];
-    int in_flight;                  /* chunks enqueued before the first is waited for */
-    int at_once;                    /* all of them, since its GPU is the samplers' too */
-    struct cairn_stream beside;     /* sums; on nccl packing too */
-    struct cairn_runs_sums sums;    /* of all its chunks */
+    int in_flight;               /* chunks enqueued before the first is waited for */
+    int at_once;                 /* all of them, since its GPU is the samplers' too */
+    struct cairn_stream beside;  /* on nccl: packing; at the sampler sums */
+    struct cairn_runs_sums sums; /* [n_mine] */
 
     /* sampler */
     struct cairn_hand_end read; /* its own place */
@@ -97,7 +106,8 @@ struct cairn_handover {
     int landed_in;                  /* the one that serves */
     struct cairn_runs bring;        /* slot -> landed, as it lies */
     struct cairn_runs_call *bring_call;
-    struct cairn_stream reading;
+    struct cairn_hand_look look[CAIRN_HANDOVER_LOOKS];
+    int next_look;                    /* the one that was begun first */
     struct cairn_runs_sums read_sums; /* of all chunks of its place */
     int in_place;
     struct cairn_tensor *own; /* [table->count] the store's tensors before it was switched; NULL: it was not */
@@ -113,6 +123,13 @@ struct cairn_handover {
     int slot_in;                                /* slot that serves */
 };
 
+/* What happened when, for opts.marks; does nothing without. stream NULL: on the host, now. end: 0 before, 1 after it.
+ * handover_marks.c */
+void cairn_hand_mark(struct cairn_handover *h, struct cairn_stream *stream, const char *what, int chunk, int end);
+enum cairn_status cairn_hand_marks_open(struct cairn_handover *h, struct cairn_error *err);
+void cairn_hand_marks_begin(struct cairn_handover *h, struct cairn_stream *stream);
+void cairn_hand_marks_close(struct cairn_handover *h);
+
 /* handover.c: the box of a place's part, or NULL. */
 const struct cairn_transit_part *cairn_hand_part(const struct cairn_handover *h, int place, int tensor);
 /* What a store has of each tensor that travels. */
@@ -125,20 +142,36 @@ int cairn_hand_place_of(const struct cairn_transit_lane *l, int place); /* its n
 /* Tables and stages of the trainer; ends are there. */
 enum cairn_status cairn_hand_writer_open(struct cairn_handover *h, struct cairn_error *err);
 /* All chunks of this rank into the open slots of their places; `done` is told of each with its sum. */
-enum cairn_status cairn_hand_write(struct cairn_handover *h, enum cairn_status (*done)(struct cairn_handover *h, int chunk, struct cairn_digest sum,
-                                   struct cairn_error *err), struct cairn_error *err);
-/* Tables of the sampler: tiles of each chunk of its place in the slot, and from there into the store. host_slots: the slots are host memory. */
+enum cairn_status cairn_hand_write(struct cairn_handover *h,
+                                   enum cairn_status (*done)(struct cairn_handover *h, int chunk, struct cairn_digest sum,
+                                                             struct cairn_error *err),
+                                   struct cairn_error *err);
+/* Chunk mine[i] into `to`, and its sum: enqueued; the sum when it is done. */
+enum cairn_status cairn_hand_ship(struct cairn_handover *h, int i, struct cairn_buffer *to, struct cairn_stream *s,
+                                  struct cairn_error *err);
+struct cairn_digest cairn_hand_sum(const struct cairn_handover *h, int i);
+enum cairn_status cairn_hand_copy(struct cairn_stream *s, struct cairn_buffer *dst, size_t to, struct cairn_buffer *src,
+                                  size_t from, size_t bytes, struct cairn_error *err);
+void cairn_hand_work_close(struct cairn_handover *h); /* the sampler's part too */
+
+/* handover_read.c. Tables of the sampler: tiles of each chunk of its place in the slot, and from there into the store. host_slots:
+ * the slots are host memory. */
 enum cairn_status cairn_hand_reader_open(struct cairn_handover *h, int host_slots, struct cairn_error *err);
-/* Chunks [chunk, chunk + n) (numbered in the place) are in slot `slot` of generation: brought here where need be, their sums compared with
- * h->want, one wait for all of them. */
-enum cairn_status cairn_hand_verify(struct cairn_handover *h, int chunk, int n, int slot, uint64_t generation, struct cairn_error *err);
+/* Chunks [chunk, chunk + n) (numbered in the place) are in slot `slot` of generation: they are brought here where need be, and
+ * summed up; waits for an earlier look where too many are under way. */
+enum cairn_status cairn_hand_look(struct cairn_handover *h, int chunk, int n, int slot, uint64_t generation,
+                                  struct cairn_error *err);
+int cairn_hand_looking(const struct cairn_handover *h, int chunk); /* 1: such a look is under way */
+/* Looks that are done are compared with h->want, *ended of them; all of them are waited for. */
+enum cairn_status cairn_hand_looked(struct cairn_handover *h, int *ended, struct cairn_error *err);
+enum cairn_status cairn_hand_look_end(struct cairn_handover *h, struct cairn_error *err);
 int cairn_hand_verified(const struct cairn_handover *h, int chunk, int slot, uint64_t generation); /* with h->want */
 /* The sentence about a chunk that is not what was sent. */
 enum cairn_status cairn_hand_differs(const struct cairn_handover *h, int chunk, uint64_t generation, struct cairn_digest have, struct cairn_digest want,
                                      struct cairn_error *err);
 /* The verified slot becomes the sampler's weights. */
 enum cairn_status cairn_hand_adopt(struct cairn_handover *h, int slot, struct cairn_error *err);
-void cairn_hand_work_close(struct cairn_handover *h);
+void cairn_hand_read_close(struct cairn_handover *h);
 
 enum cairn_status cairn_hand_ring_open(struct cairn_handover *h, struct cairn_error *err); /* collective */
 void cairn_hand_ring_close(struct cairn_handover *h);

@@ -81,6 +81,7 @@ static enum cairn_status import_slots(struct cairn_handover *h, struct cairn_han
                            h->place_bytes[e->place]));
         TRY(cairn_buffer_import(h->o.compute->dev, &room, &e->slot[i], err));
         e->local = room.kind == own.kind;
+        e->near = h->o.send != CAIRN_HANDOVER_STAGED;
     }
 out:
     cairn_buffer_destroy(here);
@@ -130,6 +131,7 @@ static enum cairn_status ends_make(struct cairn_handover *h, const struct cairn_
         TRY(cairn_ring_attach(&e->ring, &where[h->place_rank[p]], layout(h, p), err));
         if (h->path == CAIRN_HANDOVER_SHM) {
             TRY(pin_slots(h, e, err));
+            e->near = h->o.send == CAIRN_HANDOVER_STRAIGHT;
         } else if (h->place_rank[p] == h->group->rank) { /* its own sampler: CUDA maps no process's memory into itself */
             for (int i = 0; i < 2; i++)
                 e->slot[i] = h->read.slot[i];
@@ -258,12 +260,17 @@ enum cairn_status cairn_hand_ring_give(struct cairn_handover *h, uint64_t genera
 {
     enum cairn_status st = CAIRN_OK;
 
+    if (h->n_mine)
+        cairn_hand_marks_begin(h, &h->stage[0].stream);
+    cairn_hand_mark(h, NULL, "give", -1, 0);
     for (int i = 0; i < h->ends; i++)
         h->end[i].open = -1;
     for (int i = 0; i < h->ends; i++)
         TRY(h->end[i].lead ? cairn_ring_begin(h->end[i].ring, generation, h->deadline_s, &h->end[i].open, err)
                            : slot_wait(h, &h->end[i], generation, err));
+    cairn_hand_mark(h, NULL, "write", -1, 0);
     TRY(cairn_hand_write(h, land, err));
+    cairn_hand_mark(h, NULL, "write", -1, 1);
     for (int i = 0; i < h->ends; i++)
         if (h->end[i].lead)
             TRY(chunks_wait(h, &h->end[i], generation, err));
@@ -274,6 +281,7 @@ enum cairn_status cairn_hand_ring_give(struct cairn_handover *h, uint64_t genera
             TRY(cairn_ring_commit(h->end[i].ring, h->end[i].open, generation, &t, err));
         h->end[i].open = -1;
     }
+    cairn_hand_mark(h, NULL, "give", -1, 1);
 out:
     for (int i = 0; st != CAIRN_OK && i < h->ends; i++)
         if (h->end[i].lead && h->end[i].open >= 0)
@@ -283,27 +291,29 @@ out:
 
 /* ---- take --------------------------------------------------------------------------------------------------------------------- */
 
-/* Verifies the chunks that are in a slot and were not yet, neighbours together. *done: any; *missing: the first that has not landed, or -1. */
-static enum cairn_status look(struct cairn_handover *h, int slot, uint64_t generation, int *done, int *missing, struct cairn_error *err)
+/* Looks are begun at the chunks that are in a slot and were not looked at yet, neighbours together where they need not be brought
+ * here. *begun: any; *missing: the first that has not landed, or -1. */
+static enum cairn_status look(struct cairn_handover *h, int slot, uint64_t generation, int *begun, int *missing,
+                              struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     int first = 0, n = 0;
 
-    *done = 0;
+    *begun = 0;
     *missing = -1;
     for (int c = 0; c <= h->read.chunks; c++) {
-        int here = c < h->read.chunks && cairn_ring_landed(h->read.ring, slot, generation, c, &h->want[c]);
+        int here =
+            c < h->read.chunks && (cairn_hand_looking(h, c) || cairn_ring_landed(h->read.ring, slot, generation, c, &h->want[c]));
+        int due = here && !cairn_hand_looking(h, c) && !cairn_hand_verified(h, c, slot, generation);
 
         *missing = !here && c < h->read.chunks && *missing < 0 ? c : *missing;
-        if (here && !cairn_hand_verified(h, c, slot, generation)) {
-            first = n ? first : c;
-            n++;
-            continue;
+        if (n && (!due || h->landed[0])) {
+            TRY(cairn_hand_look(h, first, n, slot, generation, err));
+            *begun += n;
+            n = 0;
         }
-        if (n)
-            TRY(cairn_hand_verify(h, first, n, slot, generation, err));
-        *done += n;
-        n = 0;
+        first = n ? first : c;
+        n += due;
     }
 out:
     return st;
@@ -312,24 +322,30 @@ out:
 /* Looks at the chunks of an open slot that have landed; 1: something was done. */
 static int follow(struct cairn_handover *h, uint64_t generation, int *open, struct cairn_error *err)
 {
+    int slot, begun = 0, ended = 0, missing;
+    enum cairn_status st;
     uint64_t g;
-    int slot, done, missing;
 
     *open = cairn_ring_open_slot(h->read.ring, &g, &slot) && g >= generation && slot >= 0 && slot <= 1;
-    if (!*open || !h->follows || look(h, slot, g, &done, &missing, err) != CAIRN_OK)
-        return 0; /* what differs is looked at again when it is committed */
-    return done;
+    if (!*open || !h->follows)
+        return 0;
+    st = cairn_hand_looked(h, &ended, err);
+    if (st == CAIRN_OK)
+        st = look(h, slot, g, &begun, &missing, err);
+    return st == CAIRN_OK && (begun || ended); /* what differs is looked at again when it is committed */
 }
 
 static enum cairn_status verify_all(struct cairn_handover *h, const struct cairn_ring_view *v, struct cairn_error *err)
 {
     struct cairn_digest sum = {0, 0};
     enum cairn_status st;
-    int done, missing;
+    int begun, missing;
 
-    TRY(look(h, v->slot, v->generation, &done, &missing, err));
+    cairn_hand_look_end(h, NULL); /* what they say of another generation, or of one begun anew, is looked at again */
+    TRY(look(h, v->slot, v->generation, &begun, &missing, err));
     if (missing >= 0)
         TRY(cairn_fail(err, CAIRN_EDATA, "generation %llu: chunk %d is missing", (unsigned long long)v->generation, missing));
+    TRY(cairn_hand_look_end(h, err));
     for (int c = 0; c < h->read.chunks; c++)
         sum = cairn_digest_add(sum, h->want[c]);
     if (!cairn_digest_equal(sum, v->tag.weights))
@@ -346,6 +362,9 @@ enum cairn_status cairn_hand_ring_take(struct cairn_handover *h, uint64_t genera
     struct cairn_ring_view v;
     int open = 0;
 
+    cairn_hand_look_end(h, NULL); /* of a take that gave up */
+    cairn_hand_marks_begin(h, &h->look[0].stream);
+    cairn_hand_mark(h, NULL, "take", -1, 0);
     while (cairn_ring_generation(h->read.ring) < generation) {
         int was = open, done = follow(h, generation, &open, err);
         double now = cairn_now_s();
@@ -361,6 +380,7 @@ enum cairn_status cairn_hand_ring_take(struct cairn_handover *h, uint64_t genera
         else
             cairn_sleep_s(WAIT_S);
     }
+    cairn_hand_mark(h, NULL, "take", -1, 1);
     TRY(cairn_ring_pin(h->read.ring, &v, err));
     if ((st = verify_all(h, &v, err)) == CAIRN_OK)
         st = cairn_hand_adopt(h, v.slot, err);
@@ -373,6 +393,7 @@ enum cairn_status cairn_hand_ring_take(struct cairn_handover *h, uint64_t genera
         h->pinned = v.slot;
     }
     TRY(st);
+    cairn_hand_mark(h, NULL, "switch", -1, 1);
     *got = v.generation;
     *tag = v.tag;
 out:

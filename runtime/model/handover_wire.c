@@ -153,18 +153,16 @@ static enum cairn_status chunk_view(struct cairn_handover *h, int c, int k, int 
 static enum cairn_status pack(struct cairn_handover *h, int c, struct cairn_error *err)
 {
     struct cairn_hand_stage *s = &h->stage[c % CAIRN_HANDOVER_STAGES];
-    const struct cairn_hand_chunk *m = NULL;
     enum cairn_status st = CAIRN_OK;
+    int i = 0;
 
-    for (int i = 0; i < h->n_mine && !m; i++)
-        m = h->mine[i].chunk == c ? &h->mine[i] : NULL;
-    if (!m)
+    while (i < h->n_mine && h->mine[i].chunk != c)
+        i++;
+    if (i == h->n_mine)
         return CAIRN_BUG(err, "a chunk of nobody");
     TRY(cairn_event_wait(&h->sent[c % 2], &h->beside, err)); /* the room is free */
-    TRY(cairn_runs_transfer(&h->pack, &m->pack, h->o.compute, &h->beside, h->o.give->buf, h->plan.piece[h->plan.chunk[c].piece].held, s->room,
-                            h->o.dtype, err));
+    TRY(cairn_hand_ship(h, i, s->room, &h->beside, err));
     TRY(cairn_event_record(&h->here[c % 2], &h->beside, err));
-    TRY(cairn_runs_tiles(&h->tiles, &m->tiles, h->o.compute, &h->beside, s->room, h->sums.buf, m->tiles.first, err));
     TRY(cairn_event_wait(&h->here[c % 2], &h->along, err));
 out:
     return st;
@@ -238,7 +236,7 @@ static enum cairn_status sums_gather(struct cairn_handover *h, struct cairn_dige
     if (st == CAIRN_OK && h->n_mine)
         st = cairn_stream_wait(&h->beside, err);
     for (int i = 0; st == CAIRN_OK && i < h->n_mine; i++)
-        own[h->mine[i].chunk] = cairn_runs_sum(&h->mine[i].tiles, h->sums.h);
+        own[h->mine[i].chunk] = cairn_hand_sum(h, i);
     TRY(cairn_group_agree(h->group, "handover: sent", st, err));
     TRY(cairn_group_allgather(h->group, "handover: sums", own, n * sizeof *own, all, err));
     for (int c = 0; c < h->plan.chunks; c++)

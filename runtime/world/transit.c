@@ -1,40 +1,11 @@
-/* transit.c - makes the plan of transit.h: tensor by tensor the wanted boxes are cut where anybody's box ends, each cell finds a holder, cells
- * that go the same way are put together again, and what is too large for a chunk is cut at rows. Then everything is sorted into lanes.
+/* transit.c - makes the plan of transit.h: tensor by tensor the wanted boxes are cut where anybody's box ends, each cell finds a
+ * holder, cells that go the same way are put together again, and what is too large for a chunk is cut at rows. Then transit_lanes.c
+ * sorts everything into lanes.
  */
-#include "world/transit.h"
-
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/checked.h"
-
-#define GAP  64 /* below this, padding between two parts may be sent so that they land as they lie */
-#define ALIGN 16 /* of a piece on the wire */
-#define DIMS CAIRN_MAX_DIMS
-
-struct box {
-    int64_t offset[DIMS], local[DIMS];
-};
-
-/* A piece that is not in its lane yet. */
-struct raw {
-    int tensor, held; /* index into the held parts */
-    struct box box;
-    int first, places; /* of its places in maker.place: indexes into the wanted parts, ascending by owner */
-};
-
-struct maker {
-    const struct cairn_transit_tensor *tensor;
-    const struct cairn_transit_part *held, *wanted;
-    int tensors, helds, wanteds, holders;
-    size_t chunk_bytes, gap; /* gap: power of two at whose multiples every wanted part begins, GAP at most */
-    uint64_t *load; /* bytes given to each holder */
-    struct raw *raw;
-    int raws, raw_room;
-    int *place;
-    int places, place_room;
-    struct cairn_error *err;
-};
+#include "world/transit_impl.h"
 
 static int grow(void **p, int *room, int n, size_t size)
 {
@@ -78,8 +49,7 @@ static int64_t box_count(const struct box *b, int ndim)
 
 /* ---- boxes in memories -------------------------------------------------------------------------------------------------- */
 
-/* Elements from index i of dimension d to the next, in a part that is dense. */
-static int64_t stride(const struct cairn_transit_part *p, int ndim, int d)
+int64_t cairn_transit_stride(const struct cairn_transit_part *p, int ndim, int d)
 {
     int64_t n = 1;
 
@@ -107,17 +77,16 @@ static int even_steps(const struct cairn_transit_part *p, const struct box *b, i
     return 1;
 }
 
-static size_t begin_of(const struct cairn_transit_part *p, const struct box *b, int ndim)
+size_t cairn_transit_begin(const struct cairn_transit_part *p, const struct box *b, int ndim)
 {
     int64_t n = 0;
 
     for (int d = 0; d < ndim; d++)
-        n += (b->offset[d] - p->offset[d]) * stride(p, ndim, d);
+        n += (b->offset[d] - p->offset[d]) * cairn_transit_stride(p, ndim, d);
     return p->at + (size_t)n * cairn_dtype_size(p->dtype);
 }
 
-/* First dimension of the runs that all memories of a raw piece have in common; *even: blocks of them are one step apart in each. */
-static int common_run(const struct maker *m, const struct raw *r, int *even)
+int cairn_transit_run(const struct maker *m, const struct raw *r, int *even)
 {
     int ndim = m->tensor[r->tensor].ndim, d = run_from(&m->held[r->held], &r->box, ndim);
 
@@ -144,7 +113,7 @@ static enum cairn_status add_raw(struct maker *m, const struct raw *r)
 
     while (axis + 2 < t->ndim && r->box.local[axis] == 1)
         axis++;
-    common_run(m, r, &even);
+    cairn_transit_run(m, r, &even);
     if ((even && bytes <= (int64_t)m->chunk_bytes) || t->ndim < 2 || r->box.local[axis] < 2) {
         if (!grow((void **)&m->raw, &m->raw_room, m->raws + 1, sizeof *m->raw))
             return CAIRN_NOMEM(m->err);
@@ -388,196 +357,9 @@ out:
     return st;
 }
 
-/* ---- lanes ---------------------------------------------------------------------------------------------------------------- */
-
-static int places_order(const struct maker *m, const struct raw *x, const struct raw *y)
-{
-    for (int i = 0; i < x->places && i < y->places; i++) {
-        int a = m->wanted[m->place[x->first + i]].owner, b = m->wanted[m->place[y->first + i]].owner;
-
-        if (a != b)
-            return a < b ? -1 : 1;
-    }
-    return (x->places > y->places) - (x->places < y->places);
-}
-
-static int lane_order(const void *a, const void *b, void *arg)
-{
-    const struct raw *x = a, *y = b;
-    const struct maker *m = arg;
-    int hx = m->held[x->held].owner, hy = m->held[y->held].owner, c;
-
-    if (hx != hy)
-        return hx < hy ? -1 : 1;
-    if ((c = places_order(m, x, y)))
-        return c;
-    if (x->tensor != y->tensor)
-        return x->tensor < y->tensor ? -1 : 1;
-    for (int d = 0; d < DIMS; d++)
-        if (x->box.offset[d] != y->box.offset[d])
-            return x->box.offset[d] < y->box.offset[d] ? -1 : 1;
-    return 0;
-}
-
-static void fill_piece(const struct maker *m, const struct raw *r, struct cairn_transit_piece *q, struct cairn_transit_drop *drop)
-{
-    const struct cairn_transit_tensor *t = &m->tensor[r->tensor];
-    const struct cairn_transit_part *h = &m->held[r->held];
-    int even, d = common_run(m, r, &even);
-
-    *q = (struct cairn_transit_piece){.tensor = r->tensor, .held = h->dtype, .blocks = 1, .n = 1, .drop = drop};
-    memcpy(q->offset, r->box.offset, sizeof q->offset);
-    memcpy(q->local, r->box.local, sizeof q->local);
-    for (int k = 0; k < t->ndim; k++)
-        *(k < d ? &q->blocks : &q->n) *= r->box.local[k];
-    q->src = begin_of(h, &r->box, t->ndim);
-    q->src_step = d > 0 ? stride(h, t->ndim, d - 1) : 0;
-    for (int i = 0; i < r->places; i++) {
-        const struct cairn_transit_part *w = &m->wanted[m->place[r->first + i]];
-
-        drop[i] = (struct cairn_transit_drop){w->owner, begin_of(w, &r->box, t->ndim), d > 0 ? stride(w, t->ndim, d - 1) : 0};
-    }
-}
-
-static size_t piece_bytes(const struct cairn_transit_piece *q, const struct cairn_transit_tensor *tensor)
-{
-    return (size_t)(q->blocks * q->n) * cairn_dtype_size(tensor[q->tensor].dtype);
-}
-
-/* Does a end its part in every place, and does b begin one there? What lies between is nobody's then if it is shorter than m->gap. */
-static int part_after_part(const struct maker *m, const struct raw *a, const struct raw *b)
-{
-    for (int i = 0; i < a->places; i++) {
-        const struct cairn_transit_part *p = &m->wanted[m->place[a->first + i]], *q = &m->wanted[m->place[b->first + i]];
-
-        for (int d = 0; d < m->tensor[a->tensor].ndim; d++)
-            if (a->box.offset[d] + a->box.local[d] != p->offset[d] + p->local[d])
-                return 0;
-        for (int d = 0; d < m->tensor[b->tensor].ndim; d++)
-            if (b->box.offset[d] != q->offset[d])
-                return 0;
-    }
-    return 1;
-}
-
-/* Where the piece stands on the wire behind `end` bytes, the last of which are those of the piece before it; q->joined as there is nothing
- * between the two in any place that is another's. */
-static size_t wire_after(const struct maker *m, const struct raw *r, const struct cairn_transit_piece *prev, size_t end, struct cairn_transit_piece *q)
-{
-    if (prev && prev->blocks == 1 && q->blocks == 1) {
-        size_t there = prev->drop[0].at + (end - prev->wire), gap = q->drop[0].at - there;
-
-        q->joined = q->drop[0].at >= there && (!gap || (gap < m->gap && part_after_part(m, r - 1, r)));
-        if (q->joined)
-            return end + gap;
-    }
-    return (end + ALIGN - 1) / ALIGN * ALIGN;
-}
-
-static enum cairn_status make_lanes(struct maker *m, struct cairn_transit *p)
-{
-    struct cairn_transit_drop *drop;
-    size_t drops = 0, room = 0;
-    int *place;
-
-    for (int i = 0; i < m->raws; i++)
-        room += (size_t)m->raw[i].places;
-    p->piece = calloc((size_t)m->raws + 1, sizeof *p->piece);
-    p->chunk = calloc((size_t)m->raws + 1, sizeof *p->chunk);
-    p->lane = calloc((size_t)m->raws + 1, sizeof *p->lane);
-    p->memory = malloc((room + 1) * (sizeof *drop + sizeof *place));
-    if (!p->piece || !p->chunk || !p->lane || !p->memory)
-        return CAIRN_NOMEM(m->err);
-    drop = p->memory;
-    place = (int *)(drop + room + 1);
-    qsort_r(m->raw, (size_t)m->raws, sizeof *m->raw, lane_order, m);
-    for (int i = 0; i < m->raws; i++) {
-        const struct raw *r = &m->raw[i];
-        struct cairn_transit_lane *l = p->lanes ? &p->lane[p->lanes - 1] : NULL;
-        struct cairn_transit_chunk *c = p->chunks ? &p->chunk[p->chunks - 1] : NULL;
-        struct cairn_transit_piece *q = &p->piece[i], *prev = NULL;
-        size_t bytes;
-
-        fill_piece(m, r, q, drop + drops);
-        drops += (size_t)r->places;
-        bytes = piece_bytes(q, m->tensor);
-        if (!l || l->holder != m->held[r->held].owner || places_order(m, &m->raw[l->piece], r)) {
-            l = &p->lane[p->lanes++];
-            *l = (struct cairn_transit_lane){.holder = m->held[r->held].owner, .places = r->places, .place = place, .piece = i, .chunk = p->chunks};
-            for (int k = 0; k < r->places; k++)
-                *place++ = q->drop[k].place;
-            c = NULL;
-        } else
-            prev = q - 1;
-        q->wire = wire_after(m, r, prev, l->bytes, q);
-        if (!c || q->wire + bytes - c->wire > m->chunk_bytes) {
-            c = &p->chunk[p->chunks++];
-            *c = (struct cairn_transit_chunk){.lane = p->lanes - 1, .piece = i, .wire = q->wire};
-            l->chunks++;
-        }
-        c->pieces++;
-        c->bytes = q->wire + bytes - c->wire;
-        l->pieces++;
-        l->bytes = q->wire + bytes;
-    }
-    p->pieces = m->raws;
-    for (int i = 0; i < p->lanes; i++)
-        p->wire_bytes += p->lane[i].bytes;
-    return CAIRN_OK;
-}
-
-/* ---- digest ------------------------------------------------------------------------------------------------------------------ */
-
-static void put(struct cairn_hasher *h, int64_t v)
-{
-    cairn_hasher_add(h, &v, sizeof v);
-}
-
-static enum cairn_status sum_up(struct cairn_transit *p, const struct cairn_transit_tensor *tensor, struct cairn_error *err)
-{
-    struct cairn_hasher *h = cairn_hasher_create();
-
-    if (!h)
-        return CAIRN_NOMEM(err);
-    for (int i = 0; i < p->tensors; i++) {
-        cairn_hasher_add(h, tensor[i].name, strlen(tensor[i].name) + 1);
-        put(h, tensor[i].dtype);
-        put(h, tensor[i].ndim);
-        put(h, tensor[i].of);
-        for (int d = 0; d < tensor[i].ndim; d++)
-            put(h, tensor[i].dim[d]);
-    }
-    for (int i = 0; i < p->lanes; i++) {
-        put(h, p->lane[i].holder);
-        put(h, p->lane[i].places);
-        for (int k = 0; k < p->lane[i].places; k++)
-            put(h, p->lane[i].place[k]);
-        for (int j = p->lane[i].piece; j < p->lane[i].piece + p->lane[i].pieces; j++) {
-            const struct cairn_transit_piece *q = &p->piece[j];
-
-            put(h, q->tensor);
-            put(h, q->blocks);
-            put(h, q->n);
-            put(h, (int64_t)q->wire);
-            for (int d = 0; d < DIMS; d++)
-                put(h, q->offset[d]);
-            for (int k = 0; k < p->lane[i].places; k++) {
-                put(h, (int64_t)q->drop[k].at);
-                put(h, q->drop[k].step);
-            }
-        }
-    }
-    for (int i = 0; i < p->chunks; i++) {
-        put(h, p->chunk[i].piece);
-        put(h, p->chunk[i].pieces);
-    }
-    p->digest = cairn_hasher_result(h);
-    cairn_hasher_destroy(h);
-    return CAIRN_OK;
-}
-
-enum cairn_status cairn_transit_create(struct cairn_transit *out, const struct cairn_transit_tensor *tensor, int tensors, const struct cairn_transit_part *held,
-                                    int helds, const struct cairn_transit_part *wanted, int wanteds, size_t chunk_bytes, struct cairn_error *err)
+enum cairn_status cairn_transit_create(struct cairn_transit *out, const struct cairn_transit_tensor *tensor, int tensors,
+                                       const struct cairn_transit_part *held, int helds, const struct cairn_transit_part *wanted,
+                                       int wanteds, size_t chunk_bytes, struct cairn_error *err)
 {
     struct maker m = {.tensor = tensor, .held = held, .wanted = wanted, .tensors = tensors, .helds = helds, .wanteds = wanteds, .err = err};
     struct cairn_transit p = {.tensors = tensors};
@@ -589,8 +371,8 @@ enum cairn_status cairn_transit_create(struct cairn_transit *out, const struct c
         m.gap |= wanted[i].at;
     m.gap &= ~m.gap + 1;
     TRY(make_raws(&m, &p));
-    TRY(make_lanes(&m, &p));
-    TRY(sum_up(&p, tensor, err));
+    TRY(cairn_transit_lanes(&m, &p));
+    TRY(cairn_transit_sum(&p, tensor, err));
     *out = p;
     memset(&p, 0, sizeof p);
 out:

@@ -1,5 +1,5 @@
-/* handover_test.c - transfer: every element where its run says, converted or not, nothing else touched; tiles: the sums that libxxhash
- * gives tile by tile, for every length from 1 to 4096 bytes and any alignment. */
+/* handover_test.c - transfer: every element where its run says, converted or not, nothing else touched; tiles: the sums that
+ * libxxhash gives tile by tile, for every length from 1 to 4096 bytes and any alignment; ship: both at once. */
 #include "lab.h"
 
 #include "base/digest.h"
@@ -201,18 +201,123 @@ static void refusals(struct lab *l)
     lab_clear(l);
 }
 
+/* ---- ship ------------------------------------------------------------------------------------------------------------------ */
+
+/* x_at, x_step, y_at, y_step, rows, n, tile (elements), seed, first, tile_step; units are filled in. Rows of y have gaps of their
+ * own. */
+static const int64_t ship_run[][CAIRN_SHIP_RUN] = {
+    {0, 2048, 0, 2048, 9, 2048, 2048, -5, 0, 2,
+     0}, /* A of an adapter: a tile a row of two bytes an element, two where it has four */
+    {18432, 32, 18432, 32, 75, 32, 32, 77, 0, 1, 0},    /* B: short tiles, dense */
+    {1, 3000, 20840, 2600, 5, 2600, 1024, 3, 10, 3, 0}, /* rows of several tiles, the last one shorter; nothing aligned */
+    {3, 40, 33843, 37, 70, 37, 37, 9, 5, 1, 0},         /* odd widths */
+    {7, 0, 36500, 0, 1, 1, 1, 1, 0, 1, 0},              /* one element */
+    {11, 50, 36504, 50, 33, 50, 20, 11, 0, 3, 0},       /* short tiles, several a row, the last of them shorter */
+    {13, 700, 38200, 512, 3, 509, 300, 2, 7, 2, 0},     /* the last tile of a row is a short one, where an element has two bytes */
+    {0, 0, 0, 0, 0, 64, 64, 4, 0, 1, 0},                /* nothing */
+    {100, 128, 40000, 200, 40, 121, 121, 8, 0, 1, 0},   /* 242 bytes, or 484 */
+    {5, 64, 48001, 64, 21, 60, 60, 6, 0, 1, 0},         /* 120 bytes at odd addresses */
+};
+
+static void ship(struct lab *l)
+{
+    enum { R = sizeof ship_run / sizeof *ship_run };
+    static const enum cairn_dtype type[][2] = {
+        {CAIRN_F32, CAIRN_BF16}, {CAIRN_F32, CAIRN_F32}, {CAIRN_BF16, CAIRN_BF16}, {CAIRN_BF16, CAIRN_F32}};
+    const int64_t N = 50000;
+
+    for (size_t i = 0; i < sizeof type / sizeof *type; i++) {
+        const int64_t size = (int64_t)cairn_dtype_size(type[i][1]);
+        struct thing *x = thing_normal(l, thing_new(l, type[i][0], 0, 1, (int)N), 1), *y = thing_new(l, type[i][1], 0, 1, (int)N),
+                     *out = thing_new(l, CAIRN_I64, 0, 1, 2), *runs, *want;
+        struct cairn_ship a = {.x = x->t, .y = y->t, .out = out->t};
+        struct cairn_digest sum = {0, 0};
+        int64_t run[R][CAIRN_SHIP_RUN];
+
+        thing_up(l, x);
+        want = thing_like(l, y, 0);
+        memset(want->h, 0xff, want->bytes);
+        for (int r = 0; r < R; r++) {
+            int64_t *k = run[r], a_row;
+
+            memcpy(k, ship_run[r], sizeof run[r]);
+            k[6] = k[6] > 4096 / size ? 4096 / size : k[6];
+            a_row = (k[5] - 1) / k[6] + 1;
+            k[10] = a.units;
+            a.units += (k[4] * a_row + CAIRN_SHIP_UNIT(k[6] * size) - 1) / CAIRN_SHIP_UNIT(k[6] * size);
+            for (int64_t b = 0; b < k[4]; b++)
+                for (int64_t e = 0; e < k[5]; e++) {
+                    uint32_t u = converted(x, k[0] + b * k[1] + e, type[i][1]);
+
+                    memcpy(want->h + (k[2] + b * k[3] + e) * size, &u, (size_t)size);
+                }
+            for (int64_t b = 0; b < k[4]; b++)
+                for (int64_t c = 0; c < a_row; c++)
+                    sum = cairn_digest_add(sum,
+                                           cairn_tile_digest((uint64_t)k[7], (uint64_t)(k[8] + b * k[9] + c),
+                                                             want->h + (k[2] + b * k[3] + c * k[6]) * size,
+                                                             (size_t)((k[5] - c * k[6] < k[6] ? k[5] - c * k[6] : k[6]) * size)));
+        }
+        runs = table(l, run[0], R, CAIRN_SHIP_RUN);
+        a.runs = runs->t;
+        for (int reference = 0; reference < 2; reference++) {
+            const uint64_t *got = (const uint64_t *)out->h;
+
+            memset(y->h, 0xff, y->bytes);
+            thing_up(l, y);
+            memset(out->h, 0xff, out->bytes);
+            thing_up(l, out);
+            LAB_OK(l, (reference ? l->ref : l->fast)->ship(&l->c.stream, &a, &l->err));
+            thing_down(l, y);
+            thing_down(l, out);
+            for (int64_t k = 0; k < N; k++)
+                if (memcmp(bytes_of(y, k), bytes_of(want, k), (size_t)size))
+                    fail_msg("%s: %s to %s: element %lld is %.9g, should be %.9g", l->device, cairn_dtype_name(type[i][0]),
+                             cairn_dtype_name(type[i][1]), (long long)k, thing_value(y, k), thing_value(want, k));
+            if (got[0] != sum.lo || got[1] != sum.hi)
+                fail_msg("%s: %s to %s: sum %016llx%016llx, should be %016llx%016llx", l->device, cairn_dtype_name(type[i][0]),
+                         cairn_dtype_name(type[i][1]), (unsigned long long)got[1], (unsigned long long)got[0],
+                         (unsigned long long)sum.hi, (unsigned long long)sum.lo);
+        }
+        a.units = 0;
+        a.runs.dim[0] = 0;
+        LAB_OK(l, l->fast->ship(&l->c.stream, &a, &l->err));
+        thing_down(l, out);
+        assert_true(!((const uint64_t *)out->h)[0] && !((const uint64_t *)out->h)[1]);
+        lab_clear(l);
+    }
+}
+
+static void ship_refusals(struct lab *l)
+{
+    static const int64_t wrong[][CAIRN_SHIP_RUN] = {
+        {0, 0, 0, 0, 1, 101, 101, 0, 0, 1, 0}, {-1, 0, 0, 0, 1, 8, 8, 0, 0, 1, 0},   {0, 0, 97, 0, 1, 8, 8, 0, 0, 1, 0},
+        {0, 0, 0, 0, 1, 8, 0, 0, 0, 1, 0},     {0, 0, 0, 0, 1, 8, 1025, 0, 0, 1, 0}, {0, INT64_MAX, 0, 1, 2, 8, 8, 0, 0, 1, 0}};
+    struct thing *x = thing_normal(l, thing_new(l, CAIRN_F32, 0, 1, 100), 1), *y = thing_new(l, CAIRN_F32, 0, 1, 100),
+                 *out = thing_new(l, CAIRN_I64, 0, 1, 2), *bad = table(l, wrong[0], 1, CAIRN_SHIP_RUN);
+    struct cairn_ship a = {.x = x->t, .y = y->t, .runs = bad->t, .out = out->t, .units = 1};
+
+    thing_up(l, x);
+    for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++) {
+        memcpy(bad->h, wrong[w], sizeof *wrong);
+        thing_up(l, bad);
+        LAB_REFUSES(l, l->fast->ship(&l->c.stream, &a, &l->err));
+    }
+    lab_clear(l);
+}
+
 ON_EACH_DEVICE(transfer)
 ON_EACH_DEVICE(every_length)
 ON_EACH_DEVICE(tensors)
 ON_EACH_DEVICE(refusals)
+ON_EACH_DEVICE(ship)
+ON_EACH_DEVICE(ship_refusals)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(transfer_test),
-        cmocka_unit_test(every_length_test),
-        cmocka_unit_test(tensors_test),
-        cmocka_unit_test(refusals_test),
+        cmocka_unit_test(transfer_test), cmocka_unit_test(every_length_test), cmocka_unit_test(tensors_test),
+        cmocka_unit_test(refusals_test), cmocka_unit_test(ship_test),         cmocka_unit_test(ship_refusals_test),
     };
 
     return LAB_RUN(tests);

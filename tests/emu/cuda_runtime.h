@@ -229,6 +229,7 @@ static inline unsigned __activemask(void)
 }
 #define __threadfence()       ((void)0)
 #define __threadfence_block() ((void)0)
+#define __threadfence_system() ((void)0)
 
 /* ---- one thread alone ----------------------------------------------------------------------------------------------------------
  */

@@ -5,6 +5,10 @@
  *         TABLE    tensors18040: 18,040 matrices of a rank-32 adapter, 2.0 GB in bf16 · tensors18040/16: a sixteenth of each
  *                  CONFIG.json: the rank-32 adapter of every linear layer of that model (fp32 masters)
  *         PATH     cuda-ipc, shm, nccl; with -1 for both GPUs shm on the CPU
+ *         CHUNK_MIB=N     other chunks than CAIRN_TRANSIT_CHUNK
+ *         SEND=straight   kernels write the place; staged: a room and a copy; else what the product does
+ *         TIMELINE=PREFIX what happened when in the last handover: PREFIX.trainer and PREFIX.sampler, lines of microseconds since
+ * both were ready, host or device, what, chunk, begin or end. The marks cost a little time.
  *
  * Masters are f32 on the trainer, bf16 travels: cast, packed, sent, summed up on both sides, compared, switched in place. The clock runs on the
  * sampler's side from the moment that both are ready to the moment that its store is the new generation, and on the trainer's to the
@@ -20,6 +24,7 @@
 #include <math.h>
 #include <stdatomic.h>
 
+#include "base/clock.h"
 #include "base/json.h"
 #include "base/str.h"
 #include "model/adapter.h"
@@ -269,6 +274,37 @@ static int gpu_used(int gpu) /* MiB, by whomever */
     return mib;
 }
 
+/* Since `zero`, by the clock of the host. */
+static void timeline(struct cairn_handover *h, double zero, int trainer, struct cairn_error *err)
+{
+    const char *prefix = getenv("TIMELINE");
+    struct cairn_handover_mark *m = NULL;
+    char path[512];
+    FILE *f;
+    int n;
+
+    if (!prefix)
+        return;
+    must(cairn_handover_marks(h, &m, &n, err), err, "timeline");
+    snprintf(path, sizeof path, "%s.%s", prefix, trainer ? "trainer" : "sampler");
+    if (!(f = fopen(path, "we")))
+        _exit(74);
+    for (int i = 0; i < n; i++)
+        fprintf(f, "%10.1f %-6s %-6s %3d %s\n", 1e6 * (m[i].s - zero), m[i].device ? "device" : "host", m[i].what, m[i].chunk,
+                m[i].end ? "end" : "begin");
+    fclose(f);
+    free(m);
+}
+
+static enum cairn_handover_send send_as(void)
+{
+    const char *s = getenv("SEND");
+
+    return s && !strcmp(s, "straight") ? CAIRN_HANDOVER_STRAIGHT
+           : s && !strcmp(s, "staged") ? CAIRN_HANDOVER_STAGED
+                                       : CAIRN_HANDOVER_BEST;
+}
+
 struct times {
     double ready, end, copy; /* s */
 };
@@ -316,7 +352,9 @@ static int body(struct cairn_world *w, void *arg)
                                               .take = trainer ? NULL : &store,
                                               .in_place = 1,
                                               .compute = &k,
-                                              .chunk_bytes = (size_t)(getenv("CHUNK_MIB") ? atoi(getenv("CHUNK_MIB")) : 32) << 20};
+                                              .send = send_as(),
+                                              .marks = getenv("TIMELINE") ? 20000 : 0,
+                                              .chunk_bytes = getenv("CHUNK_MIB") ? (size_t)atoi(getenv("CHUNK_MIB")) << 20 : 0};
 
         opened = cairn_now_s();
         must(cairn_handover_open(&h, w->all, &o, &err), &err, "open");
@@ -349,6 +387,8 @@ static int body(struct cairn_world *w, void *arg)
         }
         if (i < 0)
             continue;
+        if (i == n - 1)
+            timeline(h, all[0].ready > all[1].ready ? all[0].ready : all[1].ready, trainer, &err);
         ours[i] = all[1].end - (all[0].ready > all[1].ready ? all[0].ready : all[1].ready);
         theirs[i] = all[0].copy > 0 ? all[0].copy : all[1].copy;
         ratio[i] = theirs[i] / ours[i];
@@ -361,15 +401,18 @@ static int body(struct cairn_world *w, void *arg)
         long rss_more = resident() - rss;
         int gpu_more = cpu ? 0 : gpu_used(job->gpu[1]) - gpu_mib, files_more = open_files() - files;
 
-        printf("{\"bench\": \"handover\", \"table\": \"%s\", \"path\": \"%s\", \"devices\": \"%s %d -> %d\", \"tensors\": %lld, \"bytes\": %zu, "
-               "\"wire_over_unique\": %.6f, \"expanded_over_unique\": %.1f, \"chunks\": %d, \"open_s\": %.3f, \"ms\": %.3f, \"GBps\": %.1f, "
+        printf("{\"bench\": \"handover\", \"table\": \"%s\", \"path\": \"%s\", \"send\": \"%s\", \"devices\": \"%s %d -> %d\", "
+               "\"tensors\": %lld, \"bytes\": %zu, "
+               "\"wire_over_unique\": %.6f, \"expanded_over_unique\": %.1f, \"chunks\": %d, \"open_s\": %.3f, \"ms\": %.3f, "
+               "\"GBps\": %.1f, "
                "\"copy_ms\": %.3f, \"copy_GBps\": %.1f, \"of_copy\": %.3f, \"of_copy_min\": %.3f, "
                "\"visible_us\": %.1f, \"visible_us_max\": %.1f, \"repeats\": %d, \"files_more\": %d, \"rss_more_KiB\": %ld, \"gpu_more_MiB\": %d, "
                "\"wrong\": %lld}\n",
-               job->table, job->path, cpu ? "cpu" : "cuda", job->gpu[0], job->gpu[1], (long long)tensors, plan->unique_bytes,
-               (double)plan->wire_bytes / (double)plan->unique_bytes, (double)expanded / (double)plan->unique_bytes, plan->chunks, opened, 1e3 * a,
-               (double)plan->unique_bytes / a * 1e-9, 1e3 * b, (double)bytes / b * 1e-9, median(ratio, n), ratio[0], 1e6 * v, 1e6 * slowest,
-               n, files_more, rss_more, gpu_more, (long long)bad);
+               job->table, job->path, getenv("SEND") ? getenv("SEND") : "", cpu ? "cpu" : "cuda", job->gpu[0], job->gpu[1],
+               (long long)tensors, plan->unique_bytes, (double)plan->wire_bytes / (double)plan->unique_bytes,
+               (double)expanded / (double)plan->unique_bytes, plan->chunks, opened, 1e3 * a, (double)plan->unique_bytes / a * 1e-9,
+               1e3 * b, (double)bytes / b * 1e-9, median(ratio, n), ratio[0], 1e6 * v, 1e6 * slowest, n, files_more, rss_more,
+               gpu_more, (long long)bad);
         fflush(stdout);
     }
     must(cairn_group_barrier(w->all, "end", &err), &err, "end");

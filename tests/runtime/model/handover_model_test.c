@@ -37,6 +37,7 @@ struct scene {
     int shared;              /* 1: trainers hold shares of the masters */
     int in_place;
     const struct cairn_transport *transport;
+    enum cairn_handover_send send;
     size_t chunk;
     int generations;
 };
@@ -190,14 +191,38 @@ static struct cairn_handover *open_handover(struct stores *s, const struct scene
                                           .compute = &s->t.k,
                                           .chunk_bytes = c->chunk,
                                           .deadline_s = deadline,
-                                          .transport = c->transport};
+                                          .transport = c->transport,
+                                          .send = c->send,
+                                          .marks = 64};
     struct cairn_handover *h = NULL;
 
     OK(cairn_handover_open(&h, w->all, &o, err));
     return h;
 }
 
-/* ---- all that can be shared out ------------------------------------------------------------------------------------------------------- */
+/* The marks of the last give or take: from its begin to its end, in order of time, chunks among them; of the path of rings. */
+static int marks_wrong(struct cairn_handover *h, uint64_t generation)
+{
+    struct cairn_handover_mark *m = NULL;
+    int n = 0, bad = 0, chunks = 0;
+
+    OK(cairn_handover_marks(h, &m, &n, err));
+    for (int i = 0; i < n; i++) {
+        bad += i && m[i].s < m[i - 1].s;
+        chunks += m[i].chunk >= 0;
+    }
+    if (cairn_handover_path(h) == CAIRN_HANDOVER_NCCL)
+        bad += n != 0;
+    else
+        bad += n < 3 || !chunks;
+    if (bad)
+        fprintf(stderr, "generation %d: %d marks, %d of chunks\n", (int)generation, n, chunks);
+    free(m);
+    return bad;
+}
+
+/* ---- all that can be shared out
+ * ------------------------------------------------------------------------------------------------------- */
 
 static int hand_over(struct cairn_world *w, void *arg)
 {
@@ -226,6 +251,7 @@ static int hand_over(struct cairn_world *w, void *arg)
             bad += differences(&s.t, &s.take, g, c->dtype) != 0;
             bad += !cairn_digest_equal(tag.weights, sums_of_shards(s.table, g, c->dtype));
         }
+        bad += marks_wrong(h, g);
         OK(cairn_group_barrier(w->all, "step", err)); /* a trainer that ran ahead would be taken at its newest */
     }
     bad += cairn_handover_plan(h)->wire_bytes < cairn_handover_plan(h)->unique_bytes;
@@ -286,8 +312,21 @@ static void within_a_gpu(void **state)
 static void staged(void **state)
 {
     (void)state;
-    run((struct scene){.path = "shm", .adapter = 1, .dtype = CAIRN_F32, .role = {TRAINER, SAMPLER}, .ranks = 2, .in_place = 1, .chunk = 4096});
-    run((struct scene){.path = "shm", .adapter = 1, .dtype = CAIRN_BF16, .role = {TRAINER | SAMPLER, TRAINER}, .ranks = 2, .shared = 1, .chunk = 10000});
+    run((struct scene){
+        .path = "shm", .adapter = 1, .dtype = CAIRN_F32, .role = {TRAINER, SAMPLER}, .ranks = 2, .in_place = 1, .chunk = 4096});
+    run((struct scene){.path = "shm",
+                       .adapter = 1,
+                       .dtype = CAIRN_BF16,
+                       .role = {TRAINER | SAMPLER, TRAINER},
+                       .ranks = 2,
+                       .shared = 1,
+                       .chunk = 10000});
+    run((struct scene){.path = "shm",
+                       .adapter = 0,
+                       .dtype = CAIRN_BF16,
+                       .role = {TRAINER, SAMPLER},
+                       .send = CAIRN_HANDOVER_STRAIGHT,
+                       .chunk = 10000});
 }
 
 /* ---- what goes wrong -------------------------------------------------------------------------------------------------------------------- */
