@@ -17,6 +17,7 @@ json() { jq -e "$1" <<<"$output" >/dev/null || { echo "not so: $1"; echo "$outpu
     [ "$status" = 0 ]
     json '.holds and .band == 0 and .agree.equal == .agree.tokens and .sync.equal == .sync.tokens and .repeat.equal == .repeat.tokens'
     json '.disagree.mean > .disagree.bar and .right.calls > 0 and .blocks.held > 0 and .whole.drawn > 0'
+    json '.step | not' # a recipe has gone no step
     json '[.seconds | .open, .right, .agree, .disagree, .sync, .repeat, .whole] | all(. >= 0)'
 }
 
@@ -90,7 +91,10 @@ json() { jq -e "$1" <<<"$output" >/dev/null || { echo "not so: $1"; echo "$outpu
     micro_run "$BATS_TEST_TMPDIR/run" run.steps=1
     find "$BATS_TEST_TMPDIR/run" -type f | sort >"$BATS_TEST_TMPDIR/before"
     is 0 "$cairn" check "$BATS_TEST_TMPDIR/run" --legs 1-5 --quiet
+    says "of a step of this run" "the comparison takes"
     find "$BATS_TEST_TMPDIR/run" -type f | sort | diff "$BATS_TEST_TMPDIR/before" -
+    run --separate-stderr "$cairn" check "$BATS_TEST_TMPDIR/run" --legs 1 --json
+    json '.step.steps == 1 and .step.seconds > 0 and .step.check > 0 and .step.compare > 0 and .step.compare_share < 1 and (.seconds.parts.sampler > 0)'
     is 64 "$cairn" check "$BATS_TEST_TMPDIR/run" run.steps=3
 }
 

@@ -158,6 +158,9 @@ static void report_print(const json_t *r, const struct cairn_error *err, enum ca
                number(r, "repeat", "tokens"));
     if (json_object_get(r, "whole"))
         printf("whole     %.0f tokens drawn and scored again\n", number(r, "whole", "drawn"));
+    if (json_object_get(r, "step"))
+        printf("share     %.3g%% of a step of this run (%.3g s, over %.0f of them); in each step the comparison takes %.2g%%\n", 100 * number(r, "step", "check"),
+               number(r, "step", "seconds"), number(r, "step", "steps"), 100 * number(r, "step", "compare_share"));
     printf("%s\n", st == CAIRN_OK ? "one policy" : err->text);
 }
 

@@ -34,6 +34,7 @@ struct cairn_grpo_stats {
     int64_t stale;                                /* of the rollouts are such */
     int64_t resumed;                              /* updates that an earlier attempt did */
     double stall_s;                               /* time that saving updates has cost */
+    double compare_s;                             /* time that holding them against the sampler has cost here, beside the forward of update 0 */
 };
 
 struct cairn_grpo_opts {

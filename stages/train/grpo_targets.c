@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/philox.h"
 #include "stages/train/known.h"
 
@@ -75,6 +76,7 @@ static enum cairn_status probe(struct cairn_grpo_job *j, const int64_t *order, i
         .seed = (uint64_t)cairn_recipe_i64(j->t->recipe, "run.seed"), .purpose = CAIRN_PURPOSE_PROBE, .step = (uint32_t)j->o->step};
     double share = cairn_recipe_f64(j->t->recipe, "mismatch.sample");
     struct cairn_sequence *list = calloc((size_t)j->n + 1, sizeof *list);
+    double t0 = cairn_now_s();
     enum cairn_status st = CAIRN_OK;
     int64_t m = 0;
 
@@ -90,6 +92,7 @@ static enum cairn_status probe(struct cairn_grpo_job *j, const int64_t *order, i
         }
     if (m)
         st = recompute(j, list, m, 0, err);
+    j->stats->compare_s += cairn_now_s() - t0;
 out:
     free(list);
     return st;

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+
 /* Sets the weight of every live rollout's tokens for the groups order[begin, end); returns the loss tokens. */
 static int64_t weights_set(struct cairn_grpo_job *j, const int64_t *order, int64_t begin, int64_t end)
 {
@@ -82,11 +84,15 @@ static enum cairn_status micro_compare(struct cairn_grpo_job *j, const struct ca
 {
     const struct cairn_micro *m = &j->t->micro;
     enum cairn_status st = CAIRN_OK;
+    double t0;
 
+    TRY(cairn_stream_wait(&j->t->k->stream, err)); /* the forward is no part of what this costs */
+    t0 = cairn_now_s();
     TRY(cairn_tensor_get(&j->t->k->stream, &scores->logprob, j->row, (size_t)m->rows * sizeof *j->row, err));
     for (int q = 0; q < m->nseq; q++)
         if (!cairn_grpo_is_stale(j, m->member[q]->index)) /* those were compared when old was computed */
             TRY(cairn_grpo_compare(j, m->member[q]->index, j->row + m->row_of[q], &j->part, err));
+    j->stats->compare_s += cairn_now_s() - t0;
 out:
     return st;
 }

@@ -133,6 +133,7 @@ static void stats_tell(struct cairn_stage_ctx *ctx, const struct cairn_grpo_stat
         mismatch_tell(ctx, "carried", &s->carried);
     }
     cairn_stage_info(ctx, "time/updates", seconds);
+    cairn_stage_info(ctx, "time/compare", s->compare_s);
     saving_tell(ctx, s->resumed, s->stall_s);
 }
 

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "tools/check/legs.h"
 #include "tools/check/right.h"
+#include "tools/check/share.h"
 
 struct checking {
     const struct cairn_check_opts *o;
@@ -67,16 +68,17 @@ out:
 enum cairn_status cairn_check_run(const struct cairn_check_opts *o, json_t **report, struct cairn_error *err)
 {
     struct checking c = {.o = o, .report = json_object()};
-    json_t *times = json_object();
+    json_t *times = json_object(), *parts = json_object();
     enum cairn_status st = CAIRN_OK;
     struct cairn_error why;
-    double t0 = cairn_now_s();
+    double t0 = cairn_now_s(), opened;
 
-    if (!c.report || !times)
+    if (!c.report || !times || !parts)
         TRY(CAIRN_NOMEM(err));
     if (!err)
         err = &why;
     TRY(cairn_sides_open(&c.x, o, err));
+    opened = cairn_now_s();
     TRY(cairn_legs_open(&c.g, &c.x, c.report, o->locate, err));
     if (json_object_set_new(times, "open", json_real(cairn_now_s() - t0)) || json_object_set_new(c.report, "numerics", json_string(c.x.k.numerics)) ||
         json_object_set_new(c.report, "band", json_real(c.g.band)) || json_object_set(c.report, "seconds", times))
@@ -85,10 +87,18 @@ enum cairn_status cairn_check_run(const struct cairn_check_opts *o, json_t **rep
     if (json_object_set_new(c.report, "holds", json_boolean(st == CAIRN_OK)) ||
         (st == CAIRN_ENUMERIC && json_object_set_new(c.report, "finding", json_string(err->text))))
         TRY(CAIRN_NOMEM(err));
+    for (int i = 0; i < CAIRN_SIDES_PARTS; i++)
+        if (json_object_set_new(parts, cairn_sides_part_name[i], json_real(c.x.spent[i])))
+            TRY(CAIRN_NOMEM(err));
+    if (json_object_set(times, "parts", parts))
+        TRY(CAIRN_NOMEM(err));
+    if (st == CAIRN_OK)
+        TRY(cairn_check_share(c.x.run, cairn_now_s() - opened, c.report, err));
 out:
     cairn_legs_close(&c.g);
     cairn_sides_close(&c.x);
     json_decref(times);
+    json_decref(parts);
     *report = c.report;
     return st;
 }

@@ -19,6 +19,8 @@
 #define EDGE       64  /* tokens at both ends of a long sequence that are cut as they are to be; those between, */
 #define MIDDLE     256 /* of which there may be thousands, so many at once: one by one they would take half of the gate's time */
 
+const char *const cairn_sides_part_name[CAIRN_SIDES_PARTS] = {"trainer", "sampler", "change", "state", "policy", "load", "digest"};
+
 /* ---- open ------------------------------------------------------------------------------------------------------------ */
 
 /* The newest policy of the run, else its base. */
@@ -143,7 +145,11 @@ void cairn_sides_close(struct cairn_sides *x)
 
 enum cairn_status cairn_sides_trainer_scores(struct cairn_sides *x, float *out, struct cairn_error *err)
 {
-    return cairn_trainer_logprobs(&x->trainer, NULL, x->q.s, x->q.n, x->q.at, x->temperature, out, err);
+    double t0 = cairn_now_s();
+    enum cairn_status st = cairn_trainer_logprobs(&x->trainer, NULL, x->q.s, x->q.n, x->q.at, x->temperature, out, err);
+
+    x->spent[CAIRN_SIDES_TRAINER] += cairn_now_s() - t0;
+    return st;
 }
 
 /* One scoring by the sampler. */
@@ -273,6 +279,7 @@ enum cairn_status cairn_sides_sampler_scores(struct cairn_sides *x, const struct
 {
     struct scoring s = {.x = x, .cut = cut};
     size_t rows = (size_t)cut->rows + MIDDLE;
+    double t0 = cairn_now_s();
     enum cairn_status st = CAIRN_OK;
 
     s.id = malloc(rows * sizeof *s.id);
@@ -297,6 +304,7 @@ enum cairn_status cairn_sides_sampler_scores(struct cairn_sides *x, const struct
     TRY(scoring_run(&s, out, err));
 out:
     x->now = (struct cairn_sides_rows){0};
+    x->spent[CAIRN_SIDES_SAMPLER] += cairn_now_s() - t0;
     free(s.id);
     free(s.pos);
     free(s.seq);

@@ -17,6 +17,10 @@ struct cairn_sides_rows {
     const int32_t *pos, *which;
 };
 
+/* What a check's seconds go to: both sides' scores, changing the trainer, a file sync's three parts, digests of the weights. */
+enum cairn_sides_part { CAIRN_SIDES_TRAINER, CAIRN_SIDES_SAMPLER, CAIRN_SIDES_CHANGE, CAIRN_SIDES_STATE, CAIRN_SIDES_POLICY, CAIRN_SIDES_LOAD, CAIRN_SIDES_DIGEST, CAIRN_SIDES_PARTS };
+extern const char *const cairn_sides_part_name[CAIRN_SIDES_PARTS];
+
 struct cairn_sides {
     struct cairn_run *run; /* owned */
     struct cairn_compute k;
@@ -30,6 +34,7 @@ struct cairn_sides {
     char *scratch;              /* for artefacts of this check; removed at the end */
     int mine, lock;             /* scratch was made; what keeps other checks out of it, or -1 */
     int64_t generation;         /* of what was synced */
+    double spent[CAIRN_SIDES_PARTS]; /* seconds, for the report */
     struct cairn_sides_rows now;
     struct cairn_buffer *noise; /* of perturb: (noise_n) floats on the device, by noise_seed; or NULL */
     int64_t noise_n;

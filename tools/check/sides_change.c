@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/philox.h"
 #include "tools/check/sides.h"
 
@@ -156,7 +157,7 @@ out:
 enum cairn_status cairn_sides_perturb(struct cairn_sides *x, double scale, uint64_t seed, struct cairn_error *err)
 {
     const struct cairn_store *m = &x->trainer.optimizer.master;
-    double *size = malloc((size_t)m->table->count * sizeof *size);
+    double *size = malloc((size_t)m->table->count * sizeof *size), t0 = cairn_now_s();
     enum cairn_status st = CAIRN_OK;
 
     if (!size)
@@ -167,7 +168,9 @@ enum cairn_status cairn_sides_perturb(struct cairn_sides *x, double scale, uint6
         if (m->tensor[i].buf)
             TRY(shake(x, &m->tensor[i], i, scale * size[i], err));
     TRY(cairn_trainer_publish(&x->trainer, err));
+    TRY(cairn_stream_wait(&x->k.stream, err));
 out:
+    x->spent[CAIRN_SIDES_CHANGE] += cairn_now_s() - t0;
     free(size);
     return st;
 }

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/digest.h"
 #include "base/file.h"
 #include "ckpt/retention.h"
@@ -68,16 +69,23 @@ enum cairn_status cairn_sides_sync(struct cairn_sides *x, struct cairn_error *er
     char *train = cairn_format("%s/train-%lld", x->scratch, (long long)(x->generation + 1)),
          *policy = cairn_format("%s/policy-%lld", x->scratch, (long long)(x->generation + 1));
     enum cairn_status st = CAIRN_OK;
+    double t[4];
 
     x->generation++;
     if (!train || !policy)
         TRY(CAIRN_NOMEM(err));
+    t[0] = cairn_now_s();
     TRY(state_write(x, train, err));
+    t[1] = cairn_now_s();
     TRY(policy_write(x, train, policy, err));
+    t[2] = cairn_now_s();
     if (x->policy.weights.buf)
         TRY(cairn_policy_next(&x->policy, policy, &x->k, err));
     else
         TRY(cairn_policy_open(&x->policy, policy, &(struct cairn_policy_opts){.base = x->base, .quiet = 1}, &x->k, err));
+    t[3] = cairn_now_s();
+    for (int i = 0; i < 3; i++)
+        x->spent[CAIRN_SIDES_STATE + i] += t[i + 1] - t[i];
 out:
     if (train)
         cairn_tree_remove(train, NULL);
@@ -137,6 +145,7 @@ enum cairn_status cairn_sides_weights_differ(struct cairn_sides *x, const char *
     const struct cairn_store *mine = x->trainer.published, *theirs = x->policy.lora ? &x->policy.adapter_weights : &x->policy.weights;
     struct cairn_digest sum = {0, 0}, *a = NULL, *b = NULL;
     enum cairn_status st = CAIRN_OK;
+    double t0 = cairn_now_s();
 
     *name = NULL;
     if (theirs->table->count != mine->table->count)
@@ -154,6 +163,7 @@ enum cairn_status cairn_sides_weights_differ(struct cairn_sides *x, const char *
     if (all)
         *all = sum;
 out:
+    x->spent[CAIRN_SIDES_DIGEST] += cairn_now_s() - t0;
     free(a);
     free(b);
     return st;
