@@ -287,6 +287,20 @@ out:
     return st;
 }
 
+/* 1: what stood at a maker's name could only be read, by nobody's hand any more (killed between making it read-only and naming it, or between
+ * linking and unlinking), and is gone. */
+static int remnant_remove(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK), gone = 0;
+
+    if (fd < 0)
+        return 0;
+    if (!flock(fd, LOCK_EX | LOCK_NB) && names(path, fd))
+        gone = !unlink(path);
+    close(fd);
+    return gone;
+}
+
 /* *out NULL: another makes it. */
 static enum cairn_status object_begin(struct cairn_nodestore *s, struct cairn_digest key, size_t bytes, const char *final,
                                       struct cairn_nodeobject **out, struct cairn_error *err)
@@ -304,6 +318,8 @@ static enum cairn_status object_begin(struct cairn_nodestore *s, struct cairn_di
     if (!o->final || !path)
         TRY(CAIRN_NOMEM(err));
     o->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (o->fd < 0 && errno == EACCES && remnant_remove(path))
+        goto out; /* once more */
     if (o->fd < 0)
         TRY(cairn_fail_errno(err, errno, "make %s", path));
     if (flock(o->fd, LOCK_EX | LOCK_NB)) {
@@ -360,6 +376,19 @@ out:
     return st;
 }
 
+/* From the maker's name to its own, in one step where the file system can; never over another. */
+static enum cairn_status name_finally(const struct cairn_nodeobject *o, struct cairn_error *err)
+{
+    if (!renameat2(AT_FDCWD, o->path, AT_FDCWD, o->final, RENAME_NOREPLACE))
+        return CAIRN_OK;
+    if (errno != EINVAL && errno != ENOSYS)
+        return cairn_fail_errno(err, errno, "name %s", o->final);
+    if (link(o->path, o->final))
+        return cairn_fail_errno(err, errno, "name %s", o->final);
+    unlink(o->path);
+    return CAIRN_OK;
+}
+
 enum cairn_status cairn_nodeobject_keep(struct cairn_nodeobject *o, struct cairn_error *err)
 {
     const size_t blocks = blocks_of(o->bytes);
@@ -371,12 +400,10 @@ enum cairn_status cairn_nodeobject_keep(struct cairn_nodeobject *o, struct cairn
     hash_blocks(o->p, o->bytes, blocks, (struct cairn_digest *)(void *)(o->map + PAGE));
     h = header_make(o->key, o->bytes, (const struct cairn_digest *)(const void *)(o->map + PAGE));
     memcpy(o->map, &h, sizeof h);
-    if (fchmod(o->fd, 0400))
-        TRY(cairn_fail_errno(err, errno, "make %s read-only", o->path));
-    if (link(o->path, o->final))
-        TRY(cairn_fail_errno(err, errno, "name %s", o->final));
-    unlink(o->path);
+    TRY(name_finally(o, err));
     o->fresh = 0;
+    if (fchmod(o->fd, 0400)) /* behind the name: a kill in between leaves nothing that the next maker cannot open */
+        TRY(cairn_fail_errno(err, errno, "make %s read-only", o->final));
     flock(o->fd, LOCK_SH | LOCK_NB); /* others may come in */
 out:
     return st;

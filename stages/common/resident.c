@@ -49,9 +49,10 @@ struct notice {
     char why[244];
 };
 
+/* Whose work it is; -1: no resident role's (the gate, which is made before). */
 static int role_of(enum cairn_stage s)
 {
-    return s == CAIRN_STAGE_SYNC ? CAIRN_STAGE_TRAIN : (int)s;
+    return s == CAIRN_STAGE_SYNC ? CAIRN_STAGE_TRAIN : s == CAIRN_STAGE_CHECK ? -1 : (int)s;
 }
 
 /* ---- notices --------------------------------------------------------------------------------------------------------- */
@@ -119,6 +120,7 @@ static int maker(const struct resident *r, const char *relative, int before)
 
 static enum cairn_status link_await(struct resident *r, int i, struct cairn_error *err)
 {
+    const int role = role_of(r->chain[i].stage);
     double since = cairn_now_s();
     enum cairn_status st = CAIRN_OK;
 
@@ -129,8 +131,10 @@ static enum cairn_status link_await(struct resident *r, int i, struct cairn_erro
         if (r->bad != CAIRN_OK)
             return cairn_fail(err, r->bad, "%s", r->why);
         TRY(cairn_stage_stopping(err));
-        if (r->ended[role_of(r->chain[i].stage)])
-            return cairn_fail(err, CAIRN_EAGAIN, "%s is not made: %s has ended", r->path[i], names[role_of(r->chain[i].stage)]);
+        if (role < 0)
+            return cairn_fail(err, CAIRN_EAGAIN, "%s is not made, and no role of a resident run makes it", r->path[i]);
+        if (r->ended[role])
+            return cairn_fail(err, CAIRN_EAGAIN, "%s is not made: %s has ended", r->path[i], names[role]);
         nap(since);
     }
 out:

@@ -261,6 +261,45 @@ static void test_a_killed_maker_is_succeeded(void **state)
     cairn_nodestore_close(s);
 }
 
+/* A maker's name that can only be read, as one left that was killed between linking an object and taking its own name away: it is succeeded, by
+ * users without privileges, too. The object's other name is gone since. */
+static void test_a_read_only_remnant_is_succeeded(void **state)
+{
+    const uid_t nobody = 65534;
+    int status;
+    pid_t pid;
+
+    (void)state;
+    assert_int_equal(chmod(dir, 0777), 0);
+    pid = fork();
+    if (!pid) {
+        struct cairn_nodestore *s;
+        char *path, *final;
+        int fd;
+
+        if (!geteuid() && (setgid(nobody) || setuid(nobody)))
+            _exit(3);
+        s = store(0, 0);
+        put(s, 3, SMALL);
+        path = path_of(3, ".making");
+        final = path_of(3, "");
+        if (link(final, path) || unlink(final) || chmod(path, 0400))
+            _exit(4);
+        fd = open(path, O_RDWR);
+        if (fd >= 0)
+            _exit(5); /* then this shows nothing */
+        put(s, 3, SMALL);
+        if (cairn_path_exists(path) || !cairn_path_exists(final))
+            _exit(6);
+        free(path);
+        free(final);
+        cairn_nodestore_close(s);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
 static void test_a_stopped_maker_is_not_waited_for_for_ever(void **state)
 {
     const struct cairn_nodestore_opts o = {.path = dir, .patience_s = 0.1};
@@ -419,6 +458,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_kept_and_found, setup, teardown),
         cmocka_unit_test_setup_teardown(test_references_die_with_their_holder, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_killed_maker_is_succeeded, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_read_only_remnant_is_succeeded, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_stopped_maker_is_not_waited_for_for_ever, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damage_is_found_and_made_good, setup, teardown),
         cmocka_unit_test_setup_teardown(test_foreign_folders, setup, teardown),
