@@ -15,12 +15,11 @@
 #include "base/str.h"
 #include "ckpt/attempt.h"
 #include "ckpt/retention.h"
-#include "slurm/command.h"
 #include "slurm/ledger.h"
 #include "slurm/queue.h"
+#include "slurm/sbatch.h"
 #include "slurm/script.h"
 
-#define SBATCH_S 40.0  /* sbatch waits by itself when the controller is full */
 #define SETTLE_S 120.0 /* a job that is being taken down: KillWait and a node that does not answer */
 
 struct submit {
@@ -62,156 +61,6 @@ static enum cairn_status lock_take(const struct cairn_run *run, double patience_
 out:
     free(dir);
     free(path);
-    return st;
-}
-
-/* --- what sbatch says --- */
-
-struct complaint {
-    const char *says;       /* part of sbatch's message */
-    enum cairn_status code; /* CAIRN_OK: the dependency is gone; try without */
-    const char *key;        /* of the slurm section that asks for it, or NULL */
-    const char *advice;
-};
-
-static const struct complaint complaints[] = {
-    {"dependency", CAIRN_OK, NULL, ""},
-    {"account", CAIRN_ERECIPE, "account", "sacctmgr show assoc user=$USER"},
-    {"partition", CAIRN_ERECIPE, "partition", "sinfo -s lists the partitions"},
-    {"qos", CAIRN_ERECIPE, "qos", "it may not exist or have a limit: sacctmgr show qos, squeue --me"},
-    {"gres", CAIRN_ERECIPE, "gres", "sinfo -o '%P %G' shows what nodes have"},
-    {"node configuration", CAIRN_ERECIPE, "nodes", "no node fits: sinfo -o '%P %D %c %m %G'"},
-    {"node count", CAIRN_ERECIPE, "nodes", "no partition has so many nodes: sinfo -s"},
-    {"time limit", CAIRN_ERECIPE, "time", "longer than the partition allows? sinfo -o '%P %l'"},
-    {"feature", CAIRN_ERECIPE, "constraint", "sinfo -o '%P %f'"},
-    {"unrecognized option", CAIRN_ERECIPE, NULL, "slurm.extra"},
-    {"invalid", CAIRN_ERECIPE, NULL, ""},
-};
-
-/* "Job violates ... submit limit", MaxJobCount: nothing is wrong, there is no room. */
-static int is_full(const char *says)
-{
-    static const char *const words[] = {"submit limit", "MaxSubmit", "violates accounting", "temporarily unable",
-                                        "Slurm controller is at its job"};
-
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strcasestr(says, words[i]))
-            return 1;
-    return 0;
-}
-
-static enum cairn_status refuse(const struct submit *s, const struct cairn_job *job, const char *says, int *no_parent,
-                                struct cairn_error *err)
-{
-    char asked[160] = "";
-
-    for (size_t i = 0; i < sizeof complaints / sizeof *complaints; i++)
-        if (strcasestr(says, complaints[i].says)) {
-            if (complaints[i].code == CAIRN_OK) {
-                *no_parent = 1;
-                return CAIRN_OK;
-            }
-            if (complaints[i].key) {
-                const json_t *v = cairn_job_value(s->run, job, complaints[i].key);
-
-                if (json_is_string(v))
-                    snprintf(asked, sizeof asked, "slurm.%s is \"%.100s\"; ", complaints[i].key, json_string_value(v));
-                else if (v)
-                    snprintf(asked, sizeof asked, "slurm.*.%s is %lld; ", complaints[i].key, (long long)json_integer_value(v));
-            }
-            return cairn_fail(err, complaints[i].code, "Slurm refuses the job %s: %s (%s%s)", job->name, says, asked,
-                              complaints[i].advice);
-        }
-    return cairn_fail(err, CAIRN_EAGAIN, "sbatch did not take the job %s: %s", job->name, says);
-}
-
-/* One call of sbatch. *id 0 and CAIRN_OK: the queue is full (*full), or a parent is unknown (*no_parent). */
-static enum cairn_status sbatch(struct submit *s, const struct cairn_job *job, const char *script, const char *dependency, int test,
-                                int64_t *id, int *no_parent, struct cairn_error *err)
-{
-    double until = cairn_now_s() + s->o->patience_s;
-    const char *argv[8];
-    struct cairn_command c = {0};
-    enum cairn_status st = CAIRN_OK;
-    char *option = NULL;
-    int n = 0;
-
-    *id = 0;
-    *no_parent = 0;
-    argv[n++] = "sbatch";
-    argv[n++] = test ? "--test-only" : "--parsable";
-    if (dependency && !(option = cairn_format("--dependency=%s", dependency)))
-        TRY(CAIRN_NOMEM(err));
-    if (option)
-        argv[n++] = option;
-    argv[n] = NULL;
-    for (;;) {
-        const char *says;
-
-        TRY(cairn_command_run(&c, argv, script, SBATCH_S, err));
-        if (c.code == 0) {
-            char number[32];
-
-            snprintf(number, sizeof number, "%.*s", (int)strcspn(cairn_str_z(&c.out), ";\n"), cairn_str_z(&c.out));
-            if (!test && !cairn_parse_i64(number, id))
-                TRY(cairn_fail(err, CAIRN_EAGAIN, "sbatch answered \"%s\" for the job %s", number, job->name));
-            goto out;
-        }
-        if (c.code == 127)
-            TRY(cairn_fail(err, CAIRN_EDEVICE,
-                           "sbatch is not in the PATH: no Slurm on this machine (or its module is not loaded)"));
-        if (c.late || is_full(cairn_str_z(&c.err))) {
-            s->full = 1;
-            goto out;
-        }
-        says = cairn_command_says(&c);
-        if (!strcasestr(says, "contact") && !strcasestr(says, "socket") && !strcasestr(says, "timed out") &&
-            !strcasestr(says, "communication")) {
-            TRY(refuse(s, job, says, no_parent, err));
-            goto out;
-        }
-        if (cairn_now_s() > until)
-            TRY(cairn_fail(err, CAIRN_EAGAIN, "Slurm does not answer (sbatch: %s)", says));
-        cairn_command_free(&c);
-        cairn_sleep_s(0.5); /* a controller that restarts */
-    }
-out:
-    cairn_command_free(&c);
-    free(option);
-    return st;
-}
-
-static enum cairn_status scontrol(const char *verb, const char *a, const char *b, double patience_s, struct cairn_error *err)
-{
-    const char *argv[] = {"scontrol", verb, a, b, NULL};
-    double until = cairn_now_s() + patience_s;
-    enum cairn_status st;
-
-    for (;;) {
-        struct cairn_command c;
-
-        if ((st = cairn_command_run(&c, argv, NULL, 20, err)) != CAIRN_OK)
-            return st;
-        if (c.code)
-            st = cairn_fail(err, CAIRN_EAGAIN, "scontrol %s %s: %s", verb, a, cairn_command_says(&c));
-        cairn_command_free(&c);
-        if (st == CAIRN_OK || cairn_now_s() > until)
-            return st;
-        cairn_sleep_s(0.5);
-    }
-}
-
-static enum cairn_status scancel(const char *id, struct cairn_error *err)
-{
-    const char *argv[] = {"scancel", id, NULL};
-    struct cairn_command c;
-    enum cairn_status st = cairn_command_run(&c, argv, NULL, 20, err);
-
-    if (st != CAIRN_OK)
-        return st;
-    if (c.code)
-        st = cairn_fail(err, CAIRN_EAGAIN, "scancel %s: %s", id, cairn_command_says(&c));
-    cairn_command_free(&c);
     return st;
 }
 
@@ -300,7 +149,7 @@ static enum cairn_status job_queue(struct submit *s, int k, struct cairn_error *
     struct cairn_str script = {0};
     json_t *after = json_array();
     char *dependency = dependency_make(s, j, after), id[32];
-    int no_parent = 0;
+    struct cairn_sbatch_end end;
 
     if (!after || !dependency)
         TRY(CAIRN_NOMEM(err));
@@ -312,9 +161,11 @@ static enum cairn_status job_queue(struct submit *s, int k, struct cairn_error *
         report_add(s, k, "planned", after, s->o->why);
         goto out;
     }
-    TRY(sbatch(s, j, cairn_str_z(&script), dependency, 0, &s->id[k], &no_parent, err));
-    if (no_parent) /* it has ended and is forgotten: its manifest will tell */
-        TRY(sbatch(s, j, cairn_str_z(&script), "singleton", 0, &s->id[k], &no_parent, err));
+    TRY(cairn_sbatch(&end, s->run, j, cairn_str_z(&script), dependency, 0, s->o->patience_s, err));
+    if (end.no_parent) /* it has ended and is forgotten: its manifest will tell */
+        TRY(cairn_sbatch(&end, s->run, j, cairn_str_z(&script), "singleton", 0, s->o->patience_s, err));
+    s->id[k] = end.id;
+    s->full |= end.full;
     if (!s->id[k]) {
         report_add(s, k, "full", after, "Slurm takes no more jobs of yours just now");
         goto out;
@@ -355,7 +206,7 @@ static enum cairn_status hopeless_cancel(struct submit *s, int k, const struct c
             continue;
         }
         cairn_warn("%s (%s) would wait for ever (%s): cancelled", q->name, q->id, q->reason);
-        TRY(scancel(q->id, err));
+        TRY(cairn_scancel(q->id, err));
     }
 out:
     return st;
@@ -399,9 +250,9 @@ static enum cairn_status job_keep(struct submit *s, int k, const struct cairn_qu
 
         if (!which)
             TRY(CAIRN_NOMEM(err));
-        if (scontrol("update", which, set, 2, NULL) != CAIRN_OK) { /* started meanwhile, or not allowed */
+        if (cairn_scontrol("update", which, set, 2, NULL) != CAIRN_OK) { /* started meanwhile, or not allowed */
             *keep = 0;
-            st = scancel(q->id, err);
+            st = cairn_scancel(q->id, err);
         }
         free(which);
     }
@@ -490,11 +341,10 @@ static enum cairn_status test_groups(struct submit *s, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_str script = {0};
-    int no_parent;
+    struct cairn_sbatch_end end;
 
     for (int k = 0; k < s->plan.n; k++) {
         int seen = 0;
-        int64_t id;
 
         if (!in_window(s, &s->plan.job[k]) || cairn_queue_find(&s->queue, s->plan.job[k].name, 0))
             continue;
@@ -504,9 +354,8 @@ static enum cairn_status test_groups(struct submit *s, struct cairn_error *err)
             continue;
         cairn_str_clear(&script);
         TRY(cairn_script_write(s->run, &s->plan.job[k], s->unfit, &script, err));
-        TRY(sbatch(s, &s->plan.job[k], cairn_str_z(&script), NULL, 1, &id, &no_parent, err));
+        TRY(cairn_sbatch(&end, s->run, &s->plan.job[k], cairn_str_z(&script), NULL, 1, s->o->patience_s, err));
     }
-    s->full = 0;
 out:
     cairn_str_free(&script);
     return st;
@@ -602,7 +451,7 @@ enum cairn_status cairn_submit_cancel(const struct cairn_run *run, const struct 
             continue;
         if (!strcmp(queue.job[i].state, "COMPLETING"))
             continue;
-        TRY(scancel(queue.job[i].id, err));
+        TRY(cairn_scancel(queue.job[i].id, err));
         ++*n;
     }
 out:
