@@ -116,6 +116,30 @@ R
     ! pgrep -f "$BATS_TEST_TMPDIR/slow" || false
 }
 
+@test "a time-out that decides which groups are kept is told, counted and on the record" {
+    # Each second response is never graded, the others are all right: every group hangs on that.
+    cat >"$BATS_TEST_TMPDIR/drowsy" <<'P'
+#!/bin/sh
+n=0
+while IFS= read -r line; do
+    id=${line#*:}
+    n=$((n + 1))
+    [ $n = 2 ] && sleep 60
+    printf '{"id":%s,"match":true}\n' "${id%%,*}"
+done
+P
+    chmod +x "$BATS_TEST_TMPDIR/drowsy"
+    recipe "$BATS_TEST_TMPDIR/drowsy" 0.5
+    is 0 "$cairn" run "$BATS_TEST_TMPDIR/recipe.yaml" --run "$BATS_TEST_TMPDIR/r" 'rollout.dynamic={max_rounds: 3}'
+    says "responses count as wrong because their grader crashed or took too long: which groups step 1 keeps may come out otherwise"
+    is 0 "$cairn" digest "$BATS_TEST_TMPDIR/r"
+    grep -q "^1 rollout [0-9a-f]* nondeterministic$" <<<"$output"
+    is 0 "$cairn" inspect "$BATS_TEST_TMPDIR/r/step/000001/rollout" --json
+    says '"undecided":2' '"timeout":2'
+    is 0 "$cairn" inspect "$BATS_TEST_TMPDIR/r/step/000001/rollout" --rollout 1
+    says "when it was chosen: wrong, no verdict (timeout)"
+}
+
 @test "where nobody may make namespaces a grader runs all the same, with a warning" {
     unshare -Ur true 2>/dev/null || skip "no user namespaces here, so it is the other tests that show this"
     run unshare -Ur sh -c 'echo 0 >/proc/sys/user/max_user_namespaces && exec "$@"' sh "$build/tests/foreign_test"

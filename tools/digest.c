@@ -1,8 +1,8 @@
 /* digest.c - `cairn digest DIR`: one line per committed artefact of a run, "<step> <stage> <hash of its logical content>".
  *
  * Two runs are the same run if these lines are equal: the hashes know nothing of times, hosts, attempts, shards or layouts.
- * " nondeterministic" follows where a time-out or a crash of a grader decided a score: such a line may differ next time.
- * Sub-artefacts (committed updates inside a step), the base, the gate's report and replays have no line.
+ * " nondeterministic" follows where a time-out or a crash of a grader decided a score, or which groups were kept: such a line may
+ * differ next time. Sub-artefacts (committed updates inside a step), the base, the gate's report and replays have no line.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,10 +17,10 @@
 
 struct line {
     int64_t step;
-    int order;       /* place in the chain of a step */
+    int order; /* place in the chain of a step */
     char *stage;
     char hash[33];
-    int by_time;     /* a grader's time-out or crash is part of it */
+    int by_time; /* a grader's time-out or crash is part of it */
 };
 
 struct digest {
@@ -114,7 +114,7 @@ static enum cairn_status artefact(void *arg, const char *path, const struct cair
         d->cap = cap;
     }
     cairn_digest_hex(head->digest, l.hash);
-    if (!strcmp(head->kind, "score"))
+    if (!strcmp(head->kind, "score") || !strcmp(head->kind, "rollout"))
         TRY(by_time(d->run, path, &l.by_time, err));
     if (!l.stage)
         TRY(CAIRN_NOMEM(err));
@@ -152,11 +152,16 @@ static error_t option(int key, char *arg, struct argp_state *state)
     return cairn_cli_take(slots, key, arg, state);
 }
 
-static const struct argp argp = {options, option, "DIR",
-                                 "Prints one line per committed artefact of a run: step, stage, hash of its logical content. Two runs with "
-                                 "equal lines are the same run.\v"
-                                 "Examples:\n  cairn digest /tmp/tiny\n  cairn digest /tmp/tiny | grep ' sync '",
-                                 NULL, NULL, NULL};
+static const struct argp argp = {
+    options,
+    option,
+    "DIR",
+    "Prints one line per committed artefact of a run: step, stage, hash of its logical content. Two runs with "
+    "equal lines are the same run.\v"
+    "Examples:\n  cairn digest /tmp/tiny\n  cairn digest /tmp/tiny | grep ' sync '",
+    NULL,
+    NULL,
+    NULL};
 
 int cairn_verb_digest(int argc, char **argv)
 {
@@ -177,14 +182,14 @@ int cairn_verb_digest(int argc, char **argv)
     qsort(d.line, d.n, sizeof *d.line, line_compare);
     for (size_t i = 0; i < d.n; i++)
         if (a.json)
-            TRY(cairn_cli_json(d.line[i].by_time
-                                   ? json_pack("{s:I, s:s, s:s, s:b}", "step", (json_int_t)d.line[i].step, "stage", d.line[i].stage, "hash",
-                                               d.line[i].hash, "nondeterministic", 1)
-                                   : json_pack("{s:I, s:s, s:s}", "step", (json_int_t)d.line[i].step, "stage", d.line[i].stage, "hash",
-                                               d.line[i].hash),
+            TRY(cairn_cli_json(d.line[i].by_time ? json_pack("{s:I, s:s, s:s, s:b}", "step", (json_int_t)d.line[i].step, "stage",
+                                                             d.line[i].stage, "hash", d.line[i].hash, "nondeterministic", 1)
+                                                 : json_pack("{s:I, s:s, s:s}", "step", (json_int_t)d.line[i].step, "stage",
+                                                             d.line[i].stage, "hash", d.line[i].hash),
                                &err));
         else
-            printf("%lld %s %s%s\n", (long long)d.line[i].step, d.line[i].stage, d.line[i].hash, d.line[i].by_time ? " nondeterministic" : "");
+            printf("%lld %s %s%s\n", (long long)d.line[i].step, d.line[i].stage, d.line[i].hash,
+                   d.line[i].by_time ? " nondeterministic" : "");
     TRY(cairn_cli_flush(&err));
 out:
     for (size_t i = 0; i < d.n; i++)

@@ -130,6 +130,14 @@ out:
     return st;
 }
 
+/* Who grades rows that name nobody. */
+static const char *grader_named(const struct eval *e)
+{
+    const char *own = json_string_value(json_object_get(e->entry, "grader"));
+
+    return e->a->grader ? e->a->grader : own ? own : cairn_recipe_str(e->m.run->recipe, "score.grader");
+}
+
 static enum cairn_status set_open(struct eval *e, const char *set, struct cairn_error *err)
 {
     struct cairn_prompt_keys keys;
@@ -144,6 +152,7 @@ static enum cairn_status set_open(struct eval *e, const char *set, struct cairn_
     TRY(cairn_prompts_load(&e->file, path, &keys, err));
     if (e->how.limit >= 0 && e->how.limit < e->file.n)
         e->file.n = e->how.limit;
+    TRY(cairn_prompts_unique(&e->file, e->file.n, err));
     e->prompt = calloc((size_t)e->file.n, sizeof *e->prompt);
     e->result = calloc((size_t)(e->file.n * e->how.samples), sizeof *e->result);
     if (!e->prompt || !e->result)
@@ -151,7 +160,7 @@ static enum cairn_status set_open(struct eval *e, const char *set, struct cairn_
     for (int64_t i = 0; i < e->file.n; i++) {
         if (e->a->grader)
             e->file.row[i].grader = NULL;
-        TRY(cairn_graders_row(&e->file, i, err));
+        TRY(cairn_graders_row(&e->file, i, grader_named(e), err));
         TRY(cairn_prompting_ids(&e->prompting, &e->file, i, e->how.max_new, &e->m.policy.config, &e->prompt[i], err));
     }
 out:

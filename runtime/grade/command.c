@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,9 +27,10 @@ struct command {
     char *name, *program, *interpreter;
     char **argv; /* NULL-terminated; what execvp gets */
     double time_s;
-    int retries;
+    int retries, retry_timeout;
     /* in the child: */
-    pid_t pid; /* 0: not running */
+    pid_t pid;  /* 0: not running */
+    int served; /* 1: this one has replied to something */
     int in, out, err;
     int64_t id;
     struct cairn_str got;
@@ -59,6 +61,7 @@ static int stop(struct command *x)
             ;
     }
     x->pid = 0;
+    x->served = 0;
     cairn_sandbox_end(NULL, 0);
     cairn_str_clear(&x->got);
     return status;
@@ -132,13 +135,22 @@ static void hear(struct command *x)
 
 /* --- one exchange --------------------------------------------------------------------------------------------------------- */
 
-enum outcome { REPLIED, ENDED, LATE, FLOOD };
+enum outcome { REPLIED, ENDED, LATE, FLOOD, NEVER_BEGAN };
 
 static int has_ended(const struct command *x)
 {
     siginfo_t i = {0};
 
     return waitid(P_PID, (id_t)x->pid, &i, WEXITED | WNOHANG | WNOWAIT) == 0 && i.si_pid == x->pid;
+}
+
+/* It ended after its last reply and has read nothing of the request, of which `sent` bytes lie in its pipe: that response has cost
+ * it nothing. */
+static int never_began(const struct command *x, size_t sent)
+{
+    int unread = 0;
+
+    return x->served && (!sent || (ioctl(x->in, FIONREAD, &unread) == 0 && (size_t)unread == sent));
 }
 
 /* Writes the request while it reads the reply: either side may be full. The line is in x->got, without its end. */
@@ -157,22 +169,22 @@ static enum outcome exchange(struct command *x, const struct cairn_str *request)
         if (left <= 0)
             return LATE;
         if (poll(p, 3, (int)fmin(left * 1000 + 1, LOOK_MS)) < 0 && errno != EINTR)
-            return ENDED;
+            return never_began(x, sent) ? NEVER_BEGAN : ENDED;
         if (x->err >= 0 && p[2].revents)
             hear(x);
         if (sent < request->len && p[0].revents) {
             n = write(x->in, request->p + sent, request->len - sent);
             if (n < 0 && errno != EAGAIN && errno != EINTR)
-                return ENDED;
+                return never_began(x, sent) ? NEVER_BEGAN : ENDED;
             sent += n > 0 ? (size_t)n : 0;
         }
         if (!p[1].revents && ended)
-            return ENDED;
+            return never_began(x, sent) ? NEVER_BEGAN : ENDED;
         if (!p[1].revents)
             continue;
         n = read(x->out, part, sizeof part);
         if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-            return ENDED;
+            return never_began(x, sent) ? NEVER_BEGAN : ENDED;
         for (ssize_t i = 0; i < n; i++)
             if (part[i] == '\n') {
                 cairn_str_add(&x->got, part, (size_t)i);
@@ -261,7 +273,8 @@ static void tell_end(struct command *x, enum outcome what, struct cairn_verdict 
         say(v, CAIRN_VERDICT_INVALID, "the program said more than one line for one response");
     } else {
         if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL)
-            snprintf(line, sizeof line, "the program died of signal %d (%s): %s", WTERMSIG(status), strsignal(WTERMSIG(status)), last);
+            snprintf(line, sizeof line, "the program died of signal %d (%s): %s", WTERMSIG(status), strsignal(WTERMSIG(status)),
+                     last);
         else if (WIFEXITED(status))
             snprintf(line, sizeof line, "the program ended with code %d: %s", WEXITSTATUS(status), last);
         else
@@ -270,18 +283,21 @@ static void tell_end(struct command *x, enum outcome what, struct cairn_verdict 
     }
 }
 
-static enum cairn_status grade(const struct cairn_grader *self, const struct cairn_grade_opts *opts, const char *gold, size_t gold_bytes,
-                               const char *response, size_t response_bytes, struct cairn_verdict *out, struct cairn_error *err)
+static enum cairn_status grade(const struct cairn_grader *self, const struct cairn_grade_opts *opts, const char *gold,
+                               size_t gold_bytes, const char *response, size_t response_bytes, struct cairn_verdict *out,
+                               struct cairn_error *err)
 {
     struct command *x = (struct command *)self; /* made by cairn_command_create: never const memory */
     struct cairn_str request = {0};
     enum cairn_status st = CAIRN_OK;
 
     (void)opts;
-    for (int attempt = 0; attempt <= x->retries; attempt++) {
+    for (int attempt = 0; attempt <= x->retries;) {
         enum outcome what;
 
         memset(out, 0, sizeof *out);
+        if (x->pid && has_ended(x)) /* after its last reply: no attempt of this response */
+            stop(x);
         if (!x->pid && !start(x))
             TRY(cairn_fail_errno(err, errno, "grader %s: cannot start a process", x->name));
         cairn_str_clear(&request);
@@ -294,10 +310,18 @@ static enum cairn_status grade(const struct cairn_grader *self, const struct cai
             TRY(CAIRN_NOMEM(err));
         cairn_str_clear(&x->got);
         what = exchange(x, &request);
-        if (what != REPLIED) {
-            tell_end(x, what, out);
+        if (what == NEVER_BEGAN) { /* once at most: the next one has not replied yet */
+            stop(x);
             continue;
         }
+        attempt++;
+        if (what != REPLIED) {
+            tell_end(x, what, out);
+            if (what == LATE && !x->retry_timeout)
+                break;
+            continue;
+        }
+        x->served = 1;
         if (understand(x, out))
             break;
         stop(x);
@@ -354,17 +378,22 @@ enum cairn_status cairn_command_create(struct cairn_grader **out, const struct c
     if (!def->program)
         return cairn_fail(err, CAIRN_ERECIPE, "program: a grader of kind command needs one");
     if (!def->interpreter && access(def->program, X_OK) != 0)
-        return cairn_fail(err, CAIRN_ERECIPE, "program: %s cannot be executed: %s; chmod +x, or name its interpreter", def->program, strerror(errno));
+        return cairn_fail(err, CAIRN_ERECIPE, "program: %s cannot be executed: %s; chmod +x, or name its interpreter", def->program,
+                          strerror(errno));
     if (!(x = calloc(1, sizeof *x)) || !(x->name = strdup(def->name)) || !(x->program = strdup(def->program)) ||
-        (def->interpreter && !(x->interpreter = strdup(def->interpreter))) || !(x->argv = arguments_copy(def, x->interpreter, x->program)))
+        (def->interpreter && !(x->interpreter = strdup(def->interpreter))) ||
+        !(x->argv = arguments_copy(def, x->interpreter, x->program)))
         TRY(CAIRN_NOMEM(err));
     x->in = x->out = x->err = -1;
     x->time_s = def->time_s;
     x->retries = def->retries;
-    x->box = (struct cairn_sandbox){.name = x->name, .program = x->program, .memory_bytes = def->memory_bytes, .processes = def->processes};
+    x->retry_timeout = def->retry_timeout;
+    x->box = (struct cairn_sandbox){
+        .name = x->name, .program = x->program, .memory_bytes = def->memory_bytes, .processes = def->processes};
     x->g = (struct cairn_grader){.name = x->name,
                                  .grade = grade,
                                  .sandbox = &x->box,
+                                 .gold_unused = 1,
                                  .time_s = (def->time_s + 5) * (def->retries + 1) + 30, /* ours comes first */
                                  .destroy = destroy};
     *out = &x->g;

@@ -46,11 +46,13 @@ struct cairn_sandbox;
 struct cairn_grader {
     const char *name;
     /* Fails only if it could not do its work (no memory); a response that it cannot read is a verdict. */
-    enum cairn_status (*grade)(const struct cairn_grader *self, const struct cairn_grade_opts *opts, const char *gold, size_t gold_bytes,
-                               const char *response, size_t response_bytes, struct cairn_verdict *out, struct cairn_error *err);
+    enum cairn_status (*grade)(const struct cairn_grader *self, const struct cairn_grade_opts *opts, const char *gold,
+                               size_t gold_bytes, const char *response, size_t response_bytes, struct cairn_verdict *out,
+                               struct cairn_error *err);
     /* Of graders that run code which is not ours: a child of their own behind it. NULL: they share one with the others. */
     const struct cairn_sandbox *sandbox;
-    double time_s; /* wall-clock backstop of that child for one response; 0: the process's own limits */
+    int gold_unused; /* 1: it may do without a gold answer */
+    double time_s;   /* wall-clock backstop of that child for one response; 0: the process's own limits */
     void (*destroy)(struct cairn_grader *self); /* of a definition (define.h) */
 };
 

@@ -52,13 +52,14 @@ enum cairn_status cairn_plugin_load(const struct cairn_grader *g, struct cairn_e
         unsigned abi = x->its ? x->its->abi : 0;
 
         x->its = NULL;
-        TRY(cairn_fail(err, CAIRN_ERECIPE, "score.graders.%s.program: %s is a plugin of interface %u, this is %u", x->name, x->path, abi,
-                       CAIRN_GRADER_PLUGIN_ABI));
+        TRY(cairn_fail(err, CAIRN_ERECIPE, "score.graders.%s.program: %s is a plugin of interface %u, this is %u", x->name, x->path,
+                       abi, CAIRN_GRADER_PLUGIN_ABI));
     }
     if (x->its->open && x->its->open((const char *const *)x->argument, &x->state, why, sizeof why) != 0) {
         x->its = NULL;
         why[sizeof why - 1] = 0;
-        TRY(cairn_fail(err, CAIRN_ERECIPE, "score.graders.%s: the plugin refuses: %s", x->name, why[0] ? why : "it does not say why"));
+        TRY(cairn_fail(err, CAIRN_ERECIPE, "score.graders.%s: the plugin refuses: %s", x->name,
+                       why[0] ? why : "it does not say why"));
     }
 out:
     return st;
@@ -70,12 +71,13 @@ static void invalid(struct cairn_verdict *v, const char *why)
     snprintf(v->why, sizeof v->why, "%s", why);
 }
 
-static enum cairn_status grade(const struct cairn_grader *self, const struct cairn_grade_opts *opts, const char *gold, size_t gold_bytes,
-                               const char *response, size_t response_bytes, struct cairn_verdict *out, struct cairn_error *err)
+static enum cairn_status grade(const struct cairn_grader *self, const struct cairn_grade_opts *opts, const char *gold,
+                               size_t gold_bytes, const char *response, size_t response_bytes, struct cairn_verdict *out,
+                               struct cairn_error *err)
 {
     const struct plugin *x = (const struct plugin *)self;
-    const struct cairn_plugin_request q = {.bytes = sizeof q, .gold = gold, .gold_bytes = gold_bytes, .response = response,
-                                           .response_bytes = response_bytes};
+    const struct cairn_plugin_request q = {
+        .bytes = sizeof q, .gold = gold, .gold_bytes = gold_bytes, .response = response, .response_bytes = response_bytes};
     struct cairn_plugin_result r = {.bytes = sizeof r};
     enum cairn_status st = CAIRN_OK;
     int rc;
@@ -114,7 +116,8 @@ enum cairn_status cairn_plugin_create(struct cairn_grader **out, const struct ca
         if (!(x->argument[i] = strdup(def->argument[i])))
             TRY(CAIRN_NOMEM(err));
     x->box = (struct cairn_sandbox){.name = x->name, .program = x->path, .memory_bytes = def->memory_bytes};
-    x->g = (struct cairn_grader){.name = x->name, .grade = grade, .sandbox = &x->box, .time_s = def->time_s, .destroy = destroy};
+    x->g = (struct cairn_grader){
+        .name = x->name, .grade = grade, .sandbox = &x->box, .gold_unused = 1, .time_s = def->time_s, .destroy = destroy};
     *out = &x->g;
     x = NULL;
 out:

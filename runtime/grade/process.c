@@ -12,9 +12,9 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "grade/frame.h"
 #include "grade/sandbox.h"
 
@@ -24,17 +24,6 @@
 #define WALL_S          300
 #define AHEAD_MAX       256 /* requests sent before the first verdict is back */
 #define AHEAD_BYTES_MAX ((size_t)4 << 20)
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define LIMIT_MEMORY 0 /* their shadow alone takes more addresses */
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define LIMIT_MEMORY 0
-#endif
-#endif
-#ifndef LIMIT_MEMORY
-#define LIMIT_MEMORY 1
-#endif
 
 struct cairn_grader_process {
     int fd;
@@ -99,7 +88,7 @@ static void own_limits(const struct cairn_grader_limits *limits)
     struct rlimit memory = {(rlim_t)limits->memory_bytes, (rlim_t)limits->memory_bytes}, no_core = {0, 0};
 
     setrlimit(RLIMIT_CORE, &no_core);
-    if (LIMIT_MEMORY)
+    if (CAIRN_LIMIT_MEMORY)
         setrlimit(RLIMIT_AS, &memory);
 }
 
@@ -146,8 +135,8 @@ struct child {
 };
 
 struct keeper {
-    int up;                            /* socket to the program */
-    struct child child[CHILDREN_MAX];  /* 0: of our graders; i + 1: of the i-th of the table, where that has a sandbox */
+    int up;                           /* socket to the program */
+    struct child child[CHILDREN_MAX]; /* 0: of our graders; i + 1: of the i-th of the table, where that has a sandbox */
     const struct cairn_grader_limits *limits;
 };
 
@@ -219,21 +208,13 @@ static int end_child(struct keeper *k, int slot)
     return status;
 }
 
-static int64_t now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 /* Waits until the child can be read. 1: yes; 0: past the deadline; -1: the program is gone, and nobody waits for the answer. */
-static int readable(int fd, int up, int64_t deadline_ms)
+static int readable(int fd, int up, double deadline_s)
 {
     for (;;) {
         struct pollfd p[2] = {{fd, POLLIN, 0}, {up, POLLRDHUP, 0}};
-        int64_t left = deadline_ms - now_ms();
-        int n = poll(p, 2, left > 0 ? (int)left : 0);
+        double left = deadline_s - cairn_now_s();
+        int n = poll(p, 2, left > 0 ? (int)(left * 1000) + 1 : 0); /* never early by a fraction of a millisecond */
 
         if (n > 0)
             return p[1].revents ? -1 : 1;
@@ -249,7 +230,7 @@ enum outcome { ANSWERED, DIED, LATE, UNWANTED };
 
 static enum outcome receive(int down, int up, uint32_t serial, double wall_s, struct cairn_str *s)
 {
-    int64_t deadline = now_ms() + (int64_t)(wall_s * 1000);
+    double deadline = cairn_now_s() + wall_s;
     struct cairn_frame_header h;
     char part[4096];
     size_t have = 0, want = sizeof h;
@@ -287,8 +268,8 @@ static int slot_of(const struct cairn_str *request, const struct cairn_grader **
     struct cairn_frame_request r;
 
     *g = NULL;
-    if (cairn_frame_get_request(request->p + sizeof(struct cairn_frame_header), request->len - sizeof(struct cairn_frame_header), &r, NULL) !=
-        CAIRN_OK)
+    if (cairn_frame_get_request(request->p + sizeof(struct cairn_frame_header), request->len - sizeof(struct cairn_frame_header),
+                                &r, NULL) != CAIRN_OK)
         return 0;
     for (int i = 0; (*g = cairn_grader_at(i)); i++)
         if (strcmp((*g)->name, r.request.grader) == 0)

@@ -9,8 +9,9 @@
 #include "base/str.h"
 #include "grade/exact.h"
 
-/* PCRE2's own limit of work holds for each place where a match may begin, of which a response has as many as bytes: so steps are counted
- * here, over all of a response. A step is an item of the expression that is tried, or a byte that the one before it went over. */
+/* PCRE2's own limit of work holds for each place where a match may begin, of which a response has as many as bytes: so steps are
+ * counted here, over all of a response. A step is an item of the expression that is tried, or a byte that the one before it went
+ * over. */
 #define WORK_LIMIT  20000000
 #define CHECKED     256 /* bytes whose check for UTF-8 is a step */
 #define DEPTH_LIMIT 10000
@@ -83,8 +84,9 @@ static int last_match(const struct regex *x, const char *p, size_t n, size_t *fr
     return found;
 }
 
-static enum cairn_status grade(const struct cairn_grader *self, const struct cairn_grade_opts *opts, const char *gold, size_t gold_bytes,
-                               const char *response, size_t response_bytes, struct cairn_verdict *out, struct cairn_error *err)
+static enum cairn_status grade(const struct cairn_grader *self, const struct cairn_grade_opts *opts, const char *gold,
+                               size_t gold_bytes, const char *response, size_t response_bytes, struct cairn_verdict *out,
+                               struct cairn_error *err)
 {
     const struct regex *x = (const struct regex *)self;
     struct cairn_str want = {0}, have = {0};
@@ -155,6 +157,7 @@ enum cairn_status cairn_regex_create(struct cairn_grader **out, const struct cai
         TRY(cairn_fail(err, CAIRN_ERECIPE, "pattern: %s, at its character %zu", (const char *)why, (size_t)at));
     }
     pcre2_pattern_info(x->code, PCRE2_INFO_CAPTURECOUNT, &x->groups);
+    x->g.gold_unused = !x->groups;
     x->data = pcre2_match_data_create_from_pattern(x->code, NULL);
     x->context = pcre2_match_context_create(NULL);
     if (!x->data || !x->context)

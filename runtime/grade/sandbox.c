@@ -1,6 +1,7 @@
 /* sandbox.c - namespaces, mounts, limits, system calls. See sandbox.h. */
 #include "grade/sandbox.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -23,12 +24,6 @@
 
 #include "base/file.h"
 #include "base/str.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define LIMIT_MEMORY 0 /* of this process; another program's is limited all the same */
-#else
-#define LIMIT_MEMORY 1
-#endif
 
 #define PRIVATE_SIZE "size=64m,mode=1777"
 #define FILE_BYTES   ((rlim_t)64 << 20)
@@ -171,17 +166,66 @@ static void give_up_capabilities(void)
 
 #ifdef CAIRN_HAVE_SECCOMP
 static const char *const refused[] = {
-    "socket", "connect", "bind", "listen", "accept", "accept4", "ptrace", "process_vm_readv", "process_vm_writev", "mount", "umount", "umount2",
-    "pivot_root", "chroot", "unshare", "setns", "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr", "keyctl",
-    "add_key", "request_key", "bpf", "perf_event_open", "userfaultfd", "init_module", "finit_module", "delete_module", "kexec_load", "reboot",
-    "swapon", "swapoff", "acct", "settimeofday", "clock_settime", "adjtimex", "sethostname", "setdomainname", "io_uring_setup",
-    "open_by_handle_at", "name_to_handle_at", "quotactl", "syslog", "iopl", "ioperm", "personality", "mbind", "migrate_pages", "move_pages",
+    "socket",
+    "connect",
+    "bind",
+    "listen",
+    "accept",
+    "accept4",
+    "ptrace",
+    "process_vm_readv",
+    "process_vm_writev",
+    "mount",
+    "umount",
+    "umount2",
+    "pivot_root",
+    "chroot",
+    "unshare",
+    "setns",
+    "open_tree",
+    "move_mount",
+    "fsopen",
+    "fsconfig",
+    "fsmount",
+    "fspick",
+    "mount_setattr",
+    "keyctl",
+    "add_key",
+    "request_key",
+    "bpf",
+    "perf_event_open",
+    "userfaultfd",
+    "init_module",
+    "finit_module",
+    "delete_module",
+    "kexec_load",
+    "reboot",
+    "swapon",
+    "swapoff",
+    "acct",
+    "settimeofday",
+    "clock_settime",
+    "adjtimex",
+    "sethostname",
+    "setdomainname",
+    "io_uring_setup",
+    "open_by_handle_at",
+    "name_to_handle_at",
+    "quotactl",
+    "syslog",
+    "iopl",
+    "ioperm",
+    "personality",
+    "mbind",
+    "migrate_pages",
+    "move_pages",
 };
 
 static int filter_calls(void)
 {
     scmp_filter_ctx f = seccomp_init(SCMP_ACT_ALLOW);
-    const uint64_t spaces = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP;
+    const uint64_t spaces =
+        CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP;
     int ok = f != NULL;
 
     for (size_t i = 0; ok && i < sizeof refused / sizeof *refused; i++) {
@@ -192,7 +236,8 @@ static int filter_calls(void)
     }
     for (int bit = 0; ok && bit < 64; bit++)
         if (spaces >> bit & 1)
-            ok = seccomp_rule_add(f, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 1, SCMP_A0(SCMP_CMP_MASKED_EQ, (uint64_t)1 << bit, (uint64_t)1 << bit)) == 0;
+            ok = seccomp_rule_add(f, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 1,
+                                  SCMP_A0(SCMP_CMP_MASKED_EQ, (uint64_t)1 << bit, (uint64_t)1 << bit)) == 0;
     /* clone3's flags lie in memory: C libraries fall back to clone */
     ok = ok && seccomp_rule_add(f, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0) == 0;
     ok = ok && seccomp_load(f) == 0;
@@ -239,7 +284,7 @@ void cairn_sandbox_limit(const struct cairn_sandbox *box, int program)
     set_limit(RLIMIT_FSIZE, FILE_BYTES);
     set_limit(RLIMIT_NOFILE, FILES_OPEN);
     set_limit(RLIMIT_CORE, 0);
-    if ((LIMIT_MEMORY || program) && box->memory_bytes)
+    if ((CAIRN_LIMIT_MEMORY || program) && box->memory_bytes)
         set_limit(RLIMIT_AS, (rlim_t)box->memory_bytes);
 }
 
@@ -309,23 +354,41 @@ pid_t cairn_sandbox_fork(const struct cairn_sandbox *box, int keep_fd, int quiet
     return 0;
 }
 
-/* A child of ours that is not spared; 0: none. */
-static pid_t some_child(const pid_t *spare, int n)
+/* Who started process pid; 0: it is gone. Its name, in brackets, may hold anything. */
+static pid_t parent_of(const char *pid)
 {
-    char path[64];
+    char path[300], line[512], *end;
     FILE *f;
-    long pid, found = 0;
+    size_t n;
+    int parent = 0;
 
-    snprintf(path, sizeof path, "/proc/self/task/%ld/children", (long)syscall(SYS_gettid));
+    snprintf(path, sizeof path, "/proc/%.200s/stat", pid);
     if (!(f = fopen(path, "re")))
         return 0;
-    while (!found && fscanf(f, "%ld", &pid) == 1) {
-        found = pid;
+    n = fread(line, 1, sizeof line - 1, f);
+    fclose(f);
+    line[n] = 0;
+    end = strrchr(line, ')');
+    return end && sscanf(end + 1, " %*c %d", &parent) == 1 ? parent : 0;
+}
+
+/* A child of ours that is not spared; 0: none. Whatever lost its parent below us is one, as we are a subreaper. */
+static pid_t some_child(const pid_t *spare, int n)
+{
+    DIR *d = opendir("/proc");
+    struct dirent *e;
+    long found = 0;
+
+    while (d && !found && (e = readdir(d))) {
+        if (e->d_name[0] < '1' || e->d_name[0] > '9' || parent_of(e->d_name) != getpid())
+            continue;
+        found = strtol(e->d_name, NULL, 10);
         for (int i = 0; i < n; i++)
-            if (spare[i] == pid)
+            if (spare[i] == found)
                 found = 0;
     }
-    fclose(f);
+    if (d)
+        closedir(d);
     return (pid_t)found;
 }
 
@@ -333,8 +396,12 @@ void cairn_sandbox_end(const pid_t *spare, int n)
 {
     pid_t pid;
 
-    if (getpid() == 1)
-        kill(-1, SIGKILL); /* all of the namespace but us */
+    if (getpid() == 1) { /* of a namespace, where a /proc may be another's: all of it but us */
+        kill(-1, SIGKILL);
+        while (waitpid(-1, NULL, 0) > 0 || errno == EINTR)
+            ;
+        return;
+    }
     while ((pid = some_child(spare, n))) { /* whose own children fall to us then */
         kill(pid, SIGKILL);
         while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)

@@ -49,7 +49,8 @@ static enum cairn_status recipe_wrong(const struct cairn_recipe *recipe, const c
 
     if (err)
         why = *err;
-    return cairn_recipe_fail(recipe, path, err, "%s", why.text + (!strncmp(why.text, path, n) && !strncmp(why.text + n, ": ", 2) ? n + 2 : 0));
+    return cairn_recipe_fail(recipe, path, err, "%s",
+                             why.text + (!strncmp(why.text, path, n) && !strncmp(why.text + n, ": ", 2) ? n + 2 : 0));
 }
 
 /* Is what RUN/base points to (`there`) the checkpoint `target`, though it lies elsewhere? */
@@ -61,13 +62,14 @@ static enum cairn_status base_same(struct cairn_run *r, const char *there, const
     TRY(cairn_manifest_head(&x, there, err));
     TRY(cairn_manifest_head(&y, target, err));
     if (!cairn_digest_equal(x.digest, y.digest))
-        TRY(cairn_recipe_fail(r->recipe, "model.from", err, "%s is not the checkpoint that the run in %s was made with (%s)", target, r->dir, there));
+        TRY(cairn_recipe_fail(r->recipe, "model.from", err, "%s is not the checkpoint that the run in %s was made with (%s)",
+                              target, r->dir, there));
 out:
     return st;
 }
 
-/* RUN/base as a link to the imported checkpoint. One that leads nowhere, because the checkpoint was moved, is made anew: what was trained on it
- * names its digest. */
+/* RUN/base as a link to the imported checkpoint. One that leads nowhere, because the checkpoint was moved, is made anew: what was
+ * trained on it names its digest. */
 static enum cairn_status base_link(struct cairn_run *r, const char *base, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -145,7 +147,8 @@ static enum cairn_status template_check(const struct cairn_recipe *recipe, const
     return st == CAIRN_ERECIPE || st == CAIRN_EDATA ? recipe_wrong(recipe, "data.template", err) : st;
 }
 
-static enum cairn_status adapter_check(const struct cairn_recipe *recipe, const struct cairn_model_config *c, struct cairn_error *err)
+static enum cairn_status adapter_check(const struct cairn_recipe *recipe, const struct cairn_model_config *c,
+                                       struct cairn_error *err)
 {
     struct cairn_param_table table = {0};
     struct cairn_adapter adapter = {0};
@@ -172,19 +175,25 @@ static enum cairn_status path_check(const struct cairn_recipe *recipe, const cha
 }
 
 /* Every row of a prompt file, as tokens: rows that could stop a rollout in the middle of the night stop the beginning. */
-static enum cairn_status rows_check(struct cairn_prompting *prompting, const char *path, const json_t *entry, int64_t max_new,
-                                    const struct cairn_model_config *c, struct cairn_error *err)
+static enum cairn_status rows_check(const struct cairn_recipe *recipe, struct cairn_prompting *prompting, const char *path,
+                                    const json_t *entry, int64_t max_new, const struct cairn_model_config *c,
+                                    struct cairn_error *err)
 {
     const struct cairn_prompt_keys keys = cairn_prompt_keys_of(entry);
-    const json_t *limit = json_object_get(entry, "limit");
+    const json_t *limit = json_object_get(entry, "limit"), *own = json_object_get(entry, "grader");
+    const char *named = json_is_string(own) ? json_string_value(own) : cairn_recipe_str(recipe, "score.grader");
     enum cairn_status st = CAIRN_OK;
     struct cairn_prompts p = {0};
     struct cairn_ids ids = {0};
 
     TRY(cairn_prompts_load(&p, path, &keys, err));
-    for (int64_t i = 0; i < p.n && !(json_is_integer(limit) && i >= json_integer_value(limit)); i++) {
+    if (json_is_integer(limit) && p.n > json_integer_value(limit))
+        p.n = json_integer_value(limit);
+    if (!cairn_recipe_has(recipe, "run.origin")) /* what others have recorded may answer one prompt in several steps */
+        TRY(cairn_prompts_unique(&p, p.n, err));
+    for (int64_t i = 0; i < p.n; i++) {
         ids.n = 0;
-        TRY(cairn_graders_row(&p, i, err));
+        TRY(cairn_graders_row(&p, i, named, err));
         TRY(cairn_prompting_ids(prompting, &p, i, max_new, c, &ids, err));
     }
 out:
@@ -193,8 +202,8 @@ out:
     return st;
 }
 
-static enum cairn_status prompts_check(const struct cairn_recipe *recipe, struct cairn_prompting *prompting, const struct cairn_model_config *c,
-                                       struct cairn_error *err)
+static enum cairn_status prompts_check(const struct cairn_recipe *recipe, struct cairn_prompting *prompting,
+                                       const struct cairn_model_config *c, struct cairn_error *err)
 {
     static const char *const lists[] = {"data.prompts", "data.eval"};
     const char *origin = cairn_recipe_has(recipe, "run.origin") ? cairn_recipe_str(recipe, "run.origin") : "";
@@ -213,7 +222,7 @@ static enum cairn_status prompts_check(const struct cairn_recipe *recipe, struct
             TRY(path_check(recipe, key, path, err));
             if (!k && cairn_starts_with(origin, "file ")) /* nothing will be sampled of recorded responses' prompts */
                 max_new = 1;
-            TRY(rows_check(prompting, path, entry, max_new, c, err));
+            TRY(rows_check(recipe, prompting, path, entry, max_new, c, err));
         }
     }
 out:
@@ -221,8 +230,9 @@ out:
 }
 
 /* One line of warm_start.data. */
-static enum cairn_status example_check(struct cairn_prompting *prompting, const json_t *v, struct cairn_arena *arena, struct cairn_ids *ids,
-                                       const struct cairn_model_config *c, const char *where, struct cairn_error *err)
+static enum cairn_status example_check(struct cairn_prompting *prompting, const json_t *v, struct cairn_arena *arena,
+                                       struct cairn_ids *ids, const struct cairn_model_config *c, const char *where,
+                                       struct cairn_error *err)
 {
     const struct cairn_message *m;
     enum cairn_status st = CAIRN_OK;
@@ -244,8 +254,8 @@ out:
     return st;
 }
 
-static enum cairn_status examples_check(const struct cairn_recipe *recipe, struct cairn_prompting *prompting, const struct cairn_model_config *c,
-                                        struct cairn_error *err)
+static enum cairn_status examples_check(const struct cairn_recipe *recipe, struct cairn_prompting *prompting,
+                                        const struct cairn_model_config *c, struct cairn_error *err)
 {
     struct cairn_arena *arena = cairn_arena_create();
     const char *path = cairn_recipe_str(recipe, "warm_start.data");
@@ -330,13 +340,15 @@ out:
 }
 
 /* A length cap must leave positions for a prompt. */
-static enum cairn_status lengths_check(const struct cairn_recipe *recipe, const struct cairn_model_config *c, struct cairn_error *err)
+static enum cairn_status lengths_check(const struct cairn_recipe *recipe, const struct cairn_model_config *c,
+                                       struct cairn_error *err)
 {
     int64_t cap = cairn_recipe_i64(recipe, "rollout.max_new_tokens");
 
     if (cap >= c->max_positions)
-        return cairn_recipe_fail(recipe, "rollout.max_new_tokens", err, "%lld leaves no place for a prompt: the model has %lld positions",
-                                 (long long)cap, (long long)c->max_positions);
+        return cairn_recipe_fail(recipe, "rollout.max_new_tokens", err,
+                                 "%lld leaves no place for a prompt: the model has %lld positions", (long long)cap,
+                                 (long long)c->max_positions);
     return CAIRN_OK;
 }
 
@@ -378,7 +390,8 @@ enum cairn_status cairn_begin_check(const struct cairn_recipe *recipe, struct ca
     TRY(adapter_check(recipe, &c, err));
     TRY(cairn_tokenizer_load(&t, path, err));
     if (cairn_tokenizer_vocab_size(t) > c.vocab)
-        TRY(cairn_recipe_fail(recipe, "model.tokenizer", err, "%s has %lld ids, the model's embedding %lld rows: they do not belong together", path,
+        TRY(cairn_recipe_fail(recipe, "model.tokenizer", err,
+                              "%s has %lld ids, the model's embedding %lld rows: they do not belong together", path,
                               (long long)cairn_tokenizer_vocab_size(t), (long long)c.vocab));
     TRY(template_check(recipe, t, err));
     TRY(graders_check(recipe, err));
@@ -425,8 +438,8 @@ out:
 }
 
 /* The tensors of policy 0: the base cast to what is published, or a fresh adapter. */
-static enum cairn_status policy_write(struct cairn_run *r, struct cairn_reader *base, struct cairn_attempt *at, struct cairn_manifest *m,
-                                      struct cairn_error *err)
+static enum cairn_status policy_write(struct cairn_run *r, struct cairn_reader *base, struct cairn_attempt *at,
+                                      struct cairn_manifest *m, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     const struct cairn_manifest *bm = cairn_reader_manifest(base);

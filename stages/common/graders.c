@@ -21,6 +21,7 @@ static enum cairn_status define_one(const struct cairn_recipe *r, const char *na
                                  .argument = argument,
                                  .arguments = (int)json_array_size(arguments),
                                  .time_s = json_number_value(json_object_get(v, "time")),
+                                 .retry_timeout = json_is_true(json_object_get(v, "retry_timeout")),
                                  .retries = (int)json_integer_value(json_object_get(v, "retries")),
                                  .memory_bytes = (int64_t)(json_number_value(json_object_get(v, "memory")) * (double)(1 << 30)),
                                  .processes = (int)json_integer_value(json_object_get(v, "processes"))};
@@ -35,7 +36,8 @@ static enum cairn_status define_one(const struct cairn_recipe *r, const char *na
         char path[300];
 
         snprintf(path, sizeof path, "score.graders.%.250s", name);
-        st = mine.code == CAIRN_ERECIPE ? cairn_recipe_fail(r, path, err, "%s", mine.text) : cairn_fail(err, mine.code, "%s", mine.text);
+        st = mine.code == CAIRN_ERECIPE ? cairn_recipe_fail(r, path, err, "%s", mine.text)
+                                        : cairn_fail(err, mine.code, "%s", mine.text);
     }
     free(argument);
     return st;
@@ -49,8 +51,7 @@ enum cairn_status cairn_graders_define(const struct cairn_recipe *r, struct cair
     json_t *v;
 
     cairn_graders_forget();
-    json_object_foreach(all, name, v)
-        TRY(define_one(r, name, v, err));
+    json_object_foreach(all, name, v) TRY(define_one(r, name, v, err));
 out:
     return st;
 }
@@ -62,26 +63,42 @@ enum cairn_status cairn_graders_start(struct cairn_grader_process **out, const s
     const char *name;
     json_t *v;
 
-    json_object_foreach(all, name, v)
-        if (json_is_string(json_object_get(v, "program"))) {
-            char key[300], *path = NULL;
+    json_object_foreach(all, name, v) if (json_is_string(json_object_get(v, "program")))
+    {
+        char key[300], *path = NULL;
 
-            snprintf(key, sizeof key, "score.graders.%.250s.program", name);
-            TRY(cairn_run_outside(run, key, &path, err));
-            free(path);
-        }
+        snprintf(key, sizeof key, "score.graders.%.250s.program", name);
+        TRY(cairn_run_outside(run, key, &path, err));
+        free(path);
+    }
     TRY(cairn_graders_define(run->recipe, err));
     TRY(cairn_grader_process_start(out, NULL, err));
 out:
     return st;
 }
 
-enum cairn_status cairn_graders_row(const struct cairn_prompts *p, int64_t i, struct cairn_error *err)
+static int blank(const char *p, size_t n)
 {
+    for (size_t i = 0; i < n; i++)
+        if (!strchr(" \t\r\n", p[i]) || !p[i])
+            return 0;
+    return 1;
+}
+
+enum cairn_status cairn_graders_row(const struct cairn_prompts *p, int64_t i, const char *named, struct cairn_error *err)
+{
+    const struct cairn_prompt *row = &p->row[i];
+    const char *name = row->grader ? row->grader : named;
+    const struct cairn_grader *g = cairn_grader_find(name);
     struct cairn_error why;
 
-    if (!p->row[i].grader || cairn_grader_find(p->row[i].grader))
-        return CAIRN_OK;
-    cairn_grader_unknown(p->row[i].grader, &why);
-    return cairn_fail(err, CAIRN_EDATA, "%s:%lld: %s", p->path, (long long)i + 1, why.text);
+    if (!g) {
+        cairn_grader_unknown(name, &why);
+        return cairn_fail(err, CAIRN_EDATA, "%s:%lld: %s", p->path, (long long)i + 1, why.text);
+    }
+    if (!g->gold_unused && blank(row->answer, row->answer_bytes))
+        return cairn_fail(err, CAIRN_EDATA,
+                          "%s:%lld: the gold answer is empty, and grader %s compares with it: nothing would be right", p->path,
+                          (long long)i + 1, name);
+    return CAIRN_OK;
 }

@@ -25,8 +25,9 @@ struct cairn_prompt_keys cairn_prompt_keys_of(const json_t *entry)
 
     if (!json_is_object(keys))
         return CAIRN_PROMPT_KEYS;
-    return (struct cairn_prompt_keys){json_string_value(json_object_get(keys, "id")), json_string_value(json_object_get(keys, "prompt")),
-                                      json_string_value(json_object_get(keys, "answer"))};
+    return (struct cairn_prompt_keys){
+        json_string_value(json_object_get(keys, "id")), json_string_value(json_object_get(keys, "prompt")),
+        json_string_value(json_object_get(keys, "answer")), json_string_value(json_object_get(keys, "grader"))};
 }
 
 /* The member of that name; with dots, if there is none, a member of a member. */
@@ -46,9 +47,11 @@ static const json_t *member(const json_t *v, const char *name)
 
 /* ---- chats ---------------------------------------------------------------------------------------------------------- */
 
-static enum cairn_status message_read(struct cairn_message *m, const json_t *v, struct cairn_arena *arena, const char *where, struct cairn_error *err)
+static enum cairn_status message_read(struct cairn_message *m, const json_t *v, struct cairn_arena *arena, const char *where,
+                                      struct cairn_error *err)
 {
-    static const char *const roles[] = {[CAIRN_ROLE_SYSTEM] = "system", [CAIRN_ROLE_USER] = "user", [CAIRN_ROLE_ASSISTANT] = "assistant"};
+    static const char *const roles[] = {
+        [CAIRN_ROLE_SYSTEM] = "system", [CAIRN_ROLE_USER] = "user", [CAIRN_ROLE_ASSISTANT] = "assistant"};
     const json_t *content = json_object_get(v, "content");
     enum cairn_status st = CAIRN_OK;
     const char *role;
@@ -68,8 +71,8 @@ out:
     return st;
 }
 
-enum cairn_status cairn_messages_read(const json_t *v, const char *key, struct cairn_arena *arena, const struct cairn_message **m, int *n,
-                                      const char *where, struct cairn_error *err)
+enum cairn_status cairn_messages_read(const json_t *v, const char *key, struct cairn_arena *arena, const struct cairn_message **m,
+                                      int *n, const char *where, struct cairn_error *err)
 {
     size_t count = json_is_array(v) ? json_array_size(v) : 1;
     struct cairn_message *list = cairn_arena_alloc(arena, (count + 1) * sizeof *list);
@@ -81,7 +84,8 @@ enum cairn_status cairn_messages_read(const json_t *v, const char *key, struct c
     if (!json_is_string(v) && (!json_is_array(v) || !count || count > 10000))
         TRY(cairn_fail(err, CAIRN_EDATA, "%s: key \"%s\": expected a string, or a list of {\"role\", \"content\"}", where, key));
     if (json_is_string(v)) {
-        list[0] = (struct cairn_message){CAIRN_ROLE_USER, copy(arena, json_string_value(v), json_string_length(v)), json_string_length(v)};
+        list[0] = (struct cairn_message){CAIRN_ROLE_USER, copy(arena, json_string_value(v), json_string_length(v)),
+                                         json_string_length(v)};
         if (!list[0].text)
             TRY(CAIRN_NOMEM(err));
     }
@@ -100,8 +104,8 @@ out:
 /* ---- rows ----------------------------------------------------------------------------------------------------------- */
 
 /* A chat's text is its JSON. */
-static enum cairn_status prompt_read(struct cairn_prompts *p, struct cairn_prompt *row, const json_t *v, const char *key, const char *where,
-                                     struct cairn_error *err)
+static enum cairn_status prompt_read(struct cairn_prompts *p, struct cairn_prompt *row, const json_t *v, const char *key,
+                                     const char *where, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_str text = {0};
@@ -123,10 +127,11 @@ out:
     return st;
 }
 
-static enum cairn_status row_read(struct cairn_prompts *p, struct cairn_prompt *row, const json_t *v, const struct cairn_prompt_keys *keys,
-                                  const char *where, struct cairn_error *err)
+static enum cairn_status row_read(struct cairn_prompts *p, struct cairn_prompt *row, const json_t *v,
+                                  const struct cairn_prompt_keys *keys, const char *where, struct cairn_error *err)
 {
-    const json_t *id = member(v, keys->id), *answer = member(v, keys->answer), *grader = json_object_get(v, "grader");
+    const json_t *id = member(v, keys->id), *answer = member(v, keys->answer),
+                 *grader = keys->grader ? member(v, keys->grader) : NULL;
     enum cairn_status st = CAIRN_OK;
 
     if (!json_is_object(v))
@@ -134,7 +139,7 @@ static enum cairn_status row_read(struct cairn_prompts *p, struct cairn_prompt *
     TRY(prompt_read(p, row, member(v, keys->prompt), keys->prompt, where, err));
     if (grader && !json_is_null(grader)) {
         if (!json_is_string(grader))
-            TRY(cairn_fail(err, CAIRN_EDATA, "%s: key \"grader\": expected a string", where));
+            TRY(cairn_fail(err, CAIRN_EDATA, "%s: key \"%s\": expected a string", where, keys->grader));
         row->grader = copy(p->arena, json_string_value(grader), json_string_length(grader));
         if (!row->grader)
             TRY(CAIRN_NOMEM(err));
@@ -157,7 +162,8 @@ out:
     return st;
 }
 
-enum cairn_status cairn_prompts_load(struct cairn_prompts *p, const char *path, const struct cairn_prompt_keys *keys, struct cairn_error *err)
+enum cairn_status cairn_prompts_load(struct cairn_prompts *p, const char *path, const struct cairn_prompt_keys *keys,
+                                     struct cairn_error *err)
 {
     const struct cairn_prompt_keys usual = CAIRN_PROMPT_KEYS;
     enum cairn_status st = CAIRN_OK;
@@ -188,6 +194,42 @@ out:
     cairn_jsonl_close(file);
     if (st != CAIRN_OK)
         cairn_prompts_free(p);
+    return st;
+}
+
+struct named {
+    const char *id;
+    int64_t row;
+};
+
+static int by_id(const void *a, const void *b)
+{
+    const struct named *x = a, *y = b;
+    int c = strcmp(x->id, y->id);
+
+    return c ? c : x->row < y->row ? -1 : x->row > y->row;
+}
+
+enum cairn_status cairn_prompts_unique(const struct cairn_prompts *p, int64_t n, struct cairn_error *err)
+{
+    struct named *list = calloc((size_t)n + 1, sizeof *list);
+    int64_t first = -1, second = -1;
+    enum cairn_status st = CAIRN_OK;
+
+    if (!list)
+        return CAIRN_NOMEM(err);
+    for (int64_t i = 0; i < n; i++)
+        list[i] = (struct named){p->row[i].id, i};
+    qsort(list, (size_t)n, sizeof *list, by_id);
+    for (int64_t i = 1; i < n; i++)
+        if (!strcmp(list[i - 1].id, list[i].id) && (second < 0 || list[i].row < second)) {
+            first = list[i - 1].row;
+            second = list[i].row;
+        }
+    if (second >= 0)
+        st = cairn_fail(err, CAIRN_EDATA, "%s:%lld: id \"%.60s\" is that of line %lld, too", p->path, (long long)second + 1,
+                        p->row[second].id, (long long)first + 1);
+    free(list);
     return st;
 }
 

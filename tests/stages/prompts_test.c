@@ -35,7 +35,7 @@ static void test_rows(void **state)
 /* A chat instead of a text; members under other names, inside of other members, with dots in their names. */
 static void test_chats_and_keys(void **state)
 {
-    static const struct cairn_prompt_keys keys = {"meta.index", "q", "reward_model.ground_truth"};
+    static struct cairn_prompt_keys keys = {"meta.index", "q", "reward_model.ground_truth", "grader"};
     struct cairn_prompts p;
     json_t *entry;
     struct lab l;
@@ -45,7 +45,8 @@ static void test_chats_and_keys(void **state)
     lab_open(&l);
     snprintf(path, sizeof path, "%s/p.jsonl", l.dir);
     lab_put(&l, "p.jsonl",
-            "{\"q\": [{\"role\": \"system\", \"content\": \"s\"}, {\"content\": \"u\\u0000v\", \"role\": \"user\", \"x\": 1}], \"prompt\": 5,"
+            "{\"q\": [{\"role\": \"system\", \"content\": \"s\"}, {\"content\": \"u\\u0000v\", \"role\": \"user\", \"x\": 1}], "
+            "\"prompt\": 5,"
             " \"reward_model\": {\"ground_truth\": \"34\", \"style\": 1}, \"meta\": {\"index\": 7}}\n"
             "{\"q\": \"text\", \"reward_model.ground_truth\": 9}\n");
     OK(cairn_prompts_load(&p, path, &keys, err));
@@ -68,10 +69,55 @@ static void test_chats_and_keys(void **state)
     lab_put(&l, "p.jsonl", "{\"q\": \"a\", \"reward_model\": {\"truth\": 1}}\n");
     FAILS(CAIRN_EDATA, "p.jsonl:1: key \"reward_model.ground_truth\"", cairn_prompts_load(&p, path, &keys, err));
 
-    entry = json_pack("{s:{s:s, s:s, s:s}}", "keys", "id", "a", "prompt", "b", "answer", "c");
+    entry = json_pack("{s:{s:s, s:s, s:s, s:s}}", "keys", "id", "a", "prompt", "b", "answer", "c", "grader", "extra_info.judge");
     assert_string_equal(cairn_prompt_keys_of(entry).prompt, "b");
+    keys = cairn_prompt_keys_of(entry);
+    lab_put(&l, "p.jsonl",
+            "{\"b\": \"q\", \"c\": 1, \"extra_info\": {\"judge\": \"exact\"}}\n{\"b\": \"q\", \"c\": 1, \"grader\": \"math\"}\n");
+    OK(cairn_prompts_load(&p, path, &keys, err));
+    assert_string_equal(p.row[0].grader, "exact");
+    assert_null(p.row[1].grader); /* a member of another name is anybody's */
+    cairn_prompts_free(&p);
+    lab_put(&l, "p.jsonl", "{\"b\": \"q\", \"c\": 1, \"extra_info\": {\"judge\": 5}}\n");
+    FAILS(CAIRN_EDATA, "p.jsonl:1: key \"extra_info.judge\": expected a string", cairn_prompts_load(&p, path, &keys, err));
     assert_string_equal(cairn_prompt_keys_of(NULL).prompt, "prompt");
     json_decref(entry);
+    lab_close(&l);
+}
+
+/* Each id once: of texts, of numbers, of numbers of rows that have none. */
+static void test_unique(void **state)
+{
+    static const struct {
+        const char *text, *word;
+    } row[] = {
+        {"{\"id\": \"a\", \"prompt\": \"q\", \"answer\": 1}\n{\"id\": \"b\", \"prompt\": \"q\", \"answer\": 1}\n", NULL},
+        {"{\"prompt\": \"q\", \"answer\": 1}\n{\"prompt\": \"q\", \"answer\": 1}\n", NULL},
+        {"{\"id\": \"b\", \"prompt\": \"q\", \"answer\": 1}\n{\"id\": \"a\", \"prompt\": \"q\", \"answer\": 1}\n"
+         "{\"id\": \"a\", \"prompt\": \"r\", \"answer\": 1}\n{\"id\": \"b\", \"prompt\": \"q\", \"answer\": 1}\n",
+         "p.jsonl:3: id \"a\" is that of line 2, too"},
+        {"{\"id\": 7, \"prompt\": \"q\", \"answer\": 1}\n{\"id\": \"7\", \"prompt\": \"q\", \"answer\": 1}\n",
+         "p.jsonl:2: id \"7\""},
+        {"{\"id\": 1, \"prompt\": \"q\", \"answer\": 1}\n{\"prompt\": \"q\", \"answer\": 1}\n",
+         "p.jsonl:2: id \"1\" is that of line 1"},
+    };
+    struct cairn_prompts p;
+    struct lab l;
+    char path[300];
+
+    (void)state;
+    lab_open(&l);
+    snprintf(path, sizeof path, "%s/p.jsonl", l.dir);
+    for (size_t i = 0; i < COUNT(row); i++) {
+        lab_put(&l, "p.jsonl", row[i].text);
+        OK(cairn_prompts_load(&p, path, NULL, err));
+        if (row[i].word)
+            FAILS(CAIRN_EDATA, row[i].word, cairn_prompts_unique(&p, p.n, err));
+        else
+            OK(cairn_prompts_unique(&p, p.n, err));
+        OK(cairn_prompts_unique(&p, 1, err));
+        cairn_prompts_free(&p);
+    }
     lab_close(&l);
 }
 
@@ -125,7 +171,8 @@ static void test_of_link(void **state)
 
     (void)state;
     lab_open(&l);
-    run = lab_init(&l, LAB_OVERRIDES("data.prompts=[{path: %s/prompts.jsonl}, {path: held.jsonl}]", "data.prompts.1.path=%s/held.jsonl", LAB_EVAL));
+    run = lab_init(&l, LAB_OVERRIDES("data.prompts=[{path: %s/prompts.jsonl}, {path: held.jsonl}]",
+                                     "data.prompts.1.path=%s/held.jsonl", LAB_EVAL));
     OK(cairn_prompts_of(run, &train, &files, &n, err));
     assert_int_equal(n, 2);
     assert_int_equal(files[0].n, LAB_PROMPTS);
@@ -147,7 +194,9 @@ static void test_of_link(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_chats_and_keys), cmocka_unit_test(test_broken), cmocka_unit_test(test_of_link)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_chats_and_keys),
+                                       cmocka_unit_test(test_unique), cmocka_unit_test(test_broken),
+                                       cmocka_unit_test(test_of_link)};
 
     return cmocka_run_group_tests_name("prompts", tests, NULL, NULL);
 }

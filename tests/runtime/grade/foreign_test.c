@@ -1,4 +1,5 @@
-/* foreign_test.c - graders that a recipe defines: exact, regex, command, plugin; and a program that does its worst behind the sandbox (unruly.c).
+/* foreign_test.c - graders that a recipe defines: exact, regex, command, plugin; and a program that does its worst behind the
+ * sandbox (unruly.c).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -78,12 +80,25 @@ static void define(const struct cairn_grader_def *d)
         fail_msg("%s", err.text);
 }
 
-static void define_unruly(int retries, double time_s)
+static void define_unruly_again(int retries, double time_s, int retry_timeout)
 {
     const char *argument[] = {token};
 
-    define(&(struct cairn_grader_def){.name = "unruly", .kind = "command", .program = unruly_path, .argument = argument, .arguments = 1,
-                                      .time_s = time_s, .retries = retries, .memory_bytes = (int64_t)512 << 20, .processes = 64});
+    define(&(struct cairn_grader_def){.name = "unruly",
+                                      .kind = "command",
+                                      .program = unruly_path,
+                                      .argument = argument,
+                                      .arguments = 1,
+                                      .time_s = time_s,
+                                      .retries = retries,
+                                      .retry_timeout = retry_timeout,
+                                      .memory_bytes = (int64_t)512 << 20,
+                                      .processes = 64});
+}
+
+static void define_unruly(int retries, double time_s)
+{
+    define_unruly_again(retries, time_s, 0);
 }
 
 static struct cairn_verdict ask(struct cairn_grader_process *p, const char *grader, const char *gold, const char *response)
@@ -131,7 +146,12 @@ static void test_exact(void **state)
     assert_int_equal(here("exact", "1/2", "Answer: 0.5"), 0);
     assert_int_equal(here("exact", "x", "nothing"), -CAIRN_VERDICT_NO_ANSWER);
     define(&(struct cairn_grader_def){.name = "loose", .kind = "exact", .take = "response", .any_case = 1});
-    assert_int_equal(here("loose", "Stra\xc3\x9f" "e \xc3\x84", "  STRA\xc3\x9f" "E\n\xc3\xa4 "), 1);
+    assert_int_equal(here("loose",
+                          "Stra\xc3\x9f"
+                          "e \xc3\x84",
+                          "  STRA\xc3\x9f"
+                          "E\n\xc3\xa4 "),
+                     1);
     assert_int_equal(here("loose", "\xff", "\xff"), 1); /* bytes that are no text are compared as they are */
     assert_int_equal(here("loose", "\xff", "\xfe"), 0);
 }
@@ -150,7 +170,10 @@ static void test_regex(void **state)
     assert_int_equal(here("there", "", "all DONE."), 1);
     assert_int_equal(here("there", "", "undone"), -CAIRN_VERDICT_NO_ANSWER);
     define(&(struct cairn_grader_def){.name = "empty", .kind = "regex", .pattern = "(x*)"});
-    assert_int_equal(here("empty", "", "a\xc3\xa4\xff" "b"), 1); /* empty matches move on by whole characters, broken ones too */
+    assert_int_equal(here("empty", "",
+                          "a\xc3\xa4\xff"
+                          "b"),
+                     1); /* empty matches move on by whole characters, broken ones too */
     define(&(struct cairn_grader_def){.name = "tower", .kind = "regex", .pattern = "(a+)+$"});
     assert_int_equal(here("tower", "x", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab"), -CAIRN_VERDICT_BUDGET);
     /* dear at each of many places, within PCRE2's own limits at every one of them */
@@ -161,7 +184,8 @@ static void test_regex(void **state)
     assert_int_equal(here("slope", "x", many), -CAIRN_VERDICT_BUDGET);
     define(&(struct cairn_grader_def){.name = "each", .kind = "regex", .pattern = "([ab])"});
     assert_int_equal(here("each", "b", many), 1);
-    assert_int_equal(cairn_grader_define(&(struct cairn_grader_def){.name = "bad", .kind = "regex", .pattern = "a(b"}, &err), CAIRN_ERECIPE);
+    assert_int_equal(cairn_grader_define(&(struct cairn_grader_def){.name = "bad", .kind = "regex", .pattern = "a(b"}, &err),
+                     CAIRN_ERECIPE);
     assert_non_null(strstr(err.text, "pattern: "));
     assert_int_equal(cairn_grader_define(&(struct cairn_grader_def){.name = "bad", .kind = "regex"}, &err), CAIRN_ERECIPE);
     assert_int_equal(cairn_grader_define(&(struct cairn_grader_def){.name = "math", .kind = "exact"}, &err), CAIRN_ERECIPE);
@@ -174,7 +198,9 @@ static void test_definitions_refused(void **state)
 
     (void)state;
     assert_int_equal(cairn_grader_define(&(struct cairn_grader_def){.name = "c", .kind = "command"}, &err), CAIRN_ERECIPE);
-    assert_int_equal(cairn_grader_define(&(struct cairn_grader_def){.name = "c", .kind = "command", .program = "/etc/passwd"}, &err), CAIRN_ERECIPE);
+    assert_int_equal(
+        cairn_grader_define(&(struct cairn_grader_def){.name = "c", .kind = "command", .program = "/etc/passwd"}, &err),
+        CAIRN_ERECIPE);
     assert_non_null(strstr(err.text, "cannot be executed"));
     assert_int_equal(cairn_grader_define(&(struct cairn_grader_def){.name = "c", .kind = "plugin"}, &err), CAIRN_ERECIPE);
     assert_int_equal(cairn_grader_define(&(struct cairn_grader_def){.name = "c", .kind = "poem"}, &err), CAIRN_ERECIPE);
@@ -188,14 +214,14 @@ static void test_unruly(void **state)
         enum cairn_verdict_status status;
         double value;
     } row[] = {
-        {"right", CAIRN_VERDICT_OK, 1},          {"half", CAIRN_VERDICT_OK, 0.5},          {"two", CAIRN_VERDICT_INVALID, 0},
-        {"right", CAIRN_VERDICT_OK, 1},          {"none", CAIRN_VERDICT_NO_ANSWER, 0},     {"sleep", CAIRN_VERDICT_TIMEOUT, 0},
-        {"right", CAIRN_VERDICT_OK, 1},          {"crash", CAIRN_VERDICT_CRASHED, 0},      {"exit", CAIRN_VERDICT_CRASHED, 0},
-        {"garbage", CAIRN_VERDICT_INVALID, 0},   {"right", CAIRN_VERDICT_OK, 1},           {"others", CAIRN_VERDICT_INVALID, 0},
-        {"right", CAIRN_VERDICT_OK, 1},          {"twice", CAIRN_VERDICT_INVALID, 0},      {"right", CAIRN_VERDICT_OK, 1},
-        {"flood", CAIRN_VERDICT_INVALID, 0},     {"complain", CAIRN_VERDICT_OK, 1},        {"fork", CAIRN_VERDICT_OK, 1},
-        {"forkcrash", CAIRN_VERDICT_CRASHED, 0}, {"close", CAIRN_VERDICT_CRASHED, 0},      {"inside", CAIRN_VERDICT_OK, 1},
-        {"descriptors", CAIRN_VERDICT_OK, 0},    {"memory", CAIRN_VERDICT_OK, 0},          {"right", CAIRN_VERDICT_OK, 1},
+        {"right", CAIRN_VERDICT_OK, 1},          {"half", CAIRN_VERDICT_OK, 0.5},      {"two", CAIRN_VERDICT_INVALID, 0},
+        {"right", CAIRN_VERDICT_OK, 1},          {"none", CAIRN_VERDICT_NO_ANSWER, 0}, {"sleep", CAIRN_VERDICT_TIMEOUT, 0},
+        {"right", CAIRN_VERDICT_OK, 1},          {"crash", CAIRN_VERDICT_CRASHED, 0},  {"exit", CAIRN_VERDICT_CRASHED, 0},
+        {"garbage", CAIRN_VERDICT_INVALID, 0},   {"right", CAIRN_VERDICT_OK, 1},       {"others", CAIRN_VERDICT_INVALID, 0},
+        {"right", CAIRN_VERDICT_OK, 1},          {"twice", CAIRN_VERDICT_INVALID, 0},  {"right", CAIRN_VERDICT_OK, 1},
+        {"flood", CAIRN_VERDICT_INVALID, 0},     {"complain", CAIRN_VERDICT_OK, 1},    {"fork", CAIRN_VERDICT_OK, 1},
+        {"forkcrash", CAIRN_VERDICT_CRASHED, 0}, {"close", CAIRN_VERDICT_CRASHED, 0},  {"inside", CAIRN_VERDICT_OK, 1},
+        {"descriptors", CAIRN_VERDICT_OK, 0},    {"memory", CAIRN_VERDICT_OK, 0},      {"right", CAIRN_VERDICT_OK, 1},
     };
     struct cairn_grader_process *p;
 
@@ -247,6 +273,52 @@ static void test_given_again(void **state)
     if (v.status != CAIRN_VERDICT_OK || !v.match)
         fail_msg("%s: %s", cairn_verdict_status_name(v.status), v.why);
     cairn_grader_process_stop(p);
+}
+
+/* What ends after its last reply, at once, later or never, costs the next response no attempt, of which there is one. */
+static void test_ends_between(void **state)
+{
+    static const char *const word[] = {"last",    "lingers", "deaf", "right", "last", "last",
+                                       "lingers", "lingers", "half", "deaf",  "deaf", "right"};
+    struct cairn_grade_job job[48];
+    struct cairn_grader_process *p;
+
+    (void)state;
+    define_unruly(0, 20);
+    p = begin();
+    memset(job, 0, sizeof job);
+    for (int i = 0; i < 48; i++)
+        job[i] = (struct cairn_grade_job){.gold = "", .response = word[i % 12], .response_bytes = strlen(word[i % 12])};
+    assert_int_equal(cairn_grader_process_grade_many(p, "unruly", NULL, job, 48, NULL), CAIRN_OK);
+    for (int i = 0; i < 48; i++)
+        if (job[i].verdict.status != CAIRN_VERDICT_OK)
+            fail_msg("%d, %s behind %s: %s: %s", i, word[i % 12], i ? word[(i - 1) % 12] : "nothing",
+                     cairn_verdict_status_name(job[i].verdict.status), job[i].verdict.why);
+    cairn_grader_process_stop(p);
+    assert_true(all_gone());
+}
+
+/* A time-out is one, however many retries there are, unless they are asked for; then a fresh program has its chance. */
+static void test_time_out_again(void **state)
+{
+    static const struct {
+        int retry;
+        enum cairn_verdict_status status;
+    } row[] = {{0, CAIRN_VERDICT_TIMEOUT}, {1, CAIRN_VERDICT_OK}};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct cairn_grader_process *p;
+        struct cairn_verdict v;
+
+        define_unruly_again(3, 3, row[i].retry);
+        p = begin();
+        v = ask(p, "unruly", "", "slowonce");
+        if (v.status != row[i].status)
+            fail_msg("%d: %s: %s", row[i].retry, cairn_verdict_status_name(v.status), v.why);
+        cairn_grader_process_stop(p);
+        cairn_graders_forget();
+    }
 }
 
 /* Where namespaces or the filter are not to be had there is nothing to show. */
@@ -313,6 +385,59 @@ static void test_program_ends_with_us(void **state)
     assert_true(all_gone());
 }
 
+/* Without a namespace: what a child has started behind its back, in sessions of its own, with names that look like something else,
+ * falls to the subreaper and is found there; who is spared lives on. */
+static void orphans_run(int up)
+{
+    pid_t spared, starter;
+    int left = 0;
+
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    spared = fork();
+    for (int i = 0; spared == 0; i++)
+        pause();
+    starter = fork();
+    if (starter == 0) {
+        for (int i = 0; i < 5; i++)
+            if (fork() == 0) {
+                setsid();
+                prctl(PR_SET_NAME, i % 2 ? "x) R 1 (" : "plain");
+                if (fork() == 0) /* and a child of its own */
+                    setsid();
+                for (;;)
+                    pause();
+            }
+        _exit(0);
+    }
+    waitpid(starter, NULL, 0);
+    cairn_sandbox_end(&spared, 1);
+    left += kill(spared, 0) != 0;            /* it should be there */
+    left += waitpid(-1, NULL, WNOHANG) != 0; /* and nobody else: 0 as the spared one still runs */
+    kill(spared, SIGKILL);
+    waitpid(spared, NULL, 0);
+    left += waitpid(-1, NULL, 0) != -1;
+    _exit(write(up, left ? "n" : "y", 1) != 1);
+}
+
+static void test_orphans(void **state)
+{
+    int pipe_of[2];
+    pid_t pid;
+    char c = 0;
+
+    (void)state;
+    assert_int_equal(pipe(pipe_of), 0);
+    fflush(NULL);
+    pid = fork();
+    if (pid == 0)
+        orphans_run(pipe_of[1]);
+    close(pipe_of[1]);
+    assert_int_equal(read(pipe_of[0], &c, 1), 1);
+    close(pipe_of[0]);
+    waitpid(pid, NULL, 0);
+    assert_int_equal(c, 'y');
+}
+
 static void test_plugin(void **state)
 {
     const char *argument[] = {"3", "refuse"};
@@ -321,8 +446,10 @@ static void test_plugin(void **state)
     struct cairn_error err;
 
     (void)state;
-    define(&(struct cairn_grader_def){.name = "words", .kind = "plugin", .program = plugin_path, .argument = argument, .arguments = 1, .time_s = 1});
-    define(&(struct cairn_grader_def){.name = "refused", .kind = "plugin", .program = plugin_path, .argument = argument, .arguments = 2, .time_s = 1});
+    define(&(struct cairn_grader_def){
+        .name = "words", .kind = "plugin", .program = plugin_path, .argument = argument, .arguments = 1, .time_s = 1});
+    define(&(struct cairn_grader_def){
+        .name = "refused", .kind = "plugin", .program = plugin_path, .argument = argument, .arguments = 2, .time_s = 1});
     define(&(struct cairn_grader_def){.name = "nowhere", .kind = "plugin", .program = "/nowhere.so", .time_s = 1});
     p = begin();
     assert_int_equal(ask(p, "words", "", "one two three").match, 1);
@@ -349,8 +476,11 @@ int main(void)
         cmocka_unit_test_teardown(test_unruly, forget),
         cmocka_unit_test_teardown(test_many_keep_their_verdicts, forget),
         cmocka_unit_test_teardown(test_given_again, forget),
+        cmocka_unit_test_teardown(test_ends_between, forget),
+        cmocka_unit_test_teardown(test_time_out_again, forget),
         cmocka_unit_test_teardown(test_reaches_nothing, forget),
         cmocka_unit_test_teardown(test_program_ends_with_us, forget),
+        cmocka_unit_test_teardown(test_orphans, forget),
         cmocka_unit_test_teardown(test_plugin, forget),
     };
     char self[4096], *slash;

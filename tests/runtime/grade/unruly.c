@@ -1,7 +1,7 @@
 /* unruly.c - build/tests/unruly TOKEN: a grader's program that does its worst: what the response says. For foreign_test.c.
  *
- * TOKEN tells its processes from all others. Foreign on purpose: it is linked with nothing of ours and never sanitized nor run under valgrind, so
- * that the sandbox's limits meet what they are for. $UNRULY_OUTSIDE: a file that it tries to write.
+ * TOKEN tells its processes from all others. Foreign on purpose: it is linked with nothing of ours and never sanitized nor run
+ * under valgrind, so that the sandbox's limits meet what they are for. $UNRULY_OUTSIDE: a file that it tries to write.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -75,7 +75,25 @@ int main(void)
 #define SAYS(w) (strncmp(word, w "\"", sizeof(w)) == 0)
         if (SAYS("right"))
             reply(id, "\"match\":true,\"extracted\":\"it\",\"why\":\"so\"");
-        else if (SAYS("half"))
+        else if (SAYS("last")) { /* its work is done */
+            reply(id, "\"match\":true");
+            exit(0);
+        } else if (SAYS("lingers")) { /* ... but it takes its time to go, and reads nothing more */
+            reply(id, "\"match\":true");
+            usleep(60000);
+            exit(0);
+        } else if (SAYS("deaf")) { /* ... or never goes */
+            reply(id, "\"match\":true");
+            close(0);
+            close(1);
+            sleep(600);
+        } else if (SAYS("slowonce")) { /* where it was never before */
+            if (can_write("slept-here") && access("slept-here-before", F_OK) != 0) {
+                can_write("slept-here-before");
+                sleep(600);
+            }
+            reply(id, "\"match\":true");
+        } else if (SAYS("half"))
             reply(id, "\"score\":0.5");
         else if (SAYS("two"))
             reply(id, "\"score\":2");
@@ -116,7 +134,8 @@ int main(void)
         else if (SAYS("socket"))
             reply(id, can_connect() ? "\"match\":true" : "\"match\":false");
         else if (SAYS("remount"))
-            reply(id, mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND, NULL) == 0 || umount("/tmp") == 0 ? "\"match\":true" : "\"match\":false");
+            reply(id, mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND, NULL) == 0 || umount("/tmp") == 0 ? "\"match\":true"
+                                                                                                     : "\"match\":false");
         else if (SAYS("descriptors"))
             reply(id, other_descriptors() ? "\"match\":true" : "\"match\":false");
         else if (SAYS("once")) { /* dies where it was never before; its private folder outlives it */
