@@ -13,7 +13,8 @@
  *                           are gone. Its time is over: queued anew, for Slurm does not start it again
  *     failed                tried again as a new job, up to slurm.attempts times with the same code; then it stops: jobs that
  *                           wait for it are cancelled, with a sentence that says why. 65, 76 and 78 stop at once: trying
- *                           again does not mend them
+ *                           again does not mend them. After a 76 in the midst of a run the gate (cairn check) looks where, in the
+ *                           same job, and its finding stands in the sentence
  *     a node is unfit       named in the ledger and excluded; queued anew
  *     all committed         the window is extended (slurm.extend)
  */

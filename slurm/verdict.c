@@ -339,7 +339,7 @@ int cairn_work_repair(struct cairn_work *w, const char *missing)
 int cairn_work_step_failed(struct cairn_work *w, const char *what, const char *stage, const struct cairn_srun_end *end,
                            const char *said)
 {
-    char host[256] = "";
+    char host[256] = "", located[700];
 
     if (end->code == CAIRN_EAGAIN || end->code == 128 + SIGTERM || ((end->told || cairn_stop_requested()) && end->code == 0)) {
         cairn_work_say(w, CAIRN_ENDED_REQUEUE, CAIRN_EAGAIN, "%s: stopped early%s; goes on when it is started again", what,
@@ -353,6 +353,8 @@ int cairn_work_step_failed(struct cairn_work *w, const char *what, const char *s
         cairn_work_end_tell(w);
         return 0;
     }
+    if (end->code == CAIRN_ENUMERIC && strcmp(stage, "cairn-check") != 0)
+        said = cairn_work_locate(w, said, located, sizeof located);
     if (end->code == 0) {
         cairn_work_say(w, CAIRN_ENDED_RETRY, CAIRN_EBUG, "%s: srun said 0, but nothing is committed", what);
     } else {

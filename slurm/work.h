@@ -1,5 +1,5 @@
 /* work.h - one job at work: what the files of a job share. job.c has the order of its links, verdict.c what follows from how one
- * ended, resident.c the job whose roles live side by side. Nobody else includes it.
+ * ended, locate.c what the gate says of a mismatch, resident.c the job whose roles live side by side. Nobody else includes it.
  */
 #ifndef CAIRN_SLURM_WORK_H
 #define CAIRN_SLURM_WORK_H
@@ -19,7 +19,7 @@ struct cairn_work {
     int64_t task, tasks;
     int64_t nodes, restart;
     double began_s, stop_at_s, notice_s; /* notice: from SIGTERM to SIGKILL */
-    char sentence[500];                  /* what is said at the end */
+    char sentence[900];                  /* what is said at the end */
     const char *action;
     int code; /* of what ended the work: a stage's */
 };
@@ -58,6 +58,11 @@ void cairn_work_settle(const struct cairn_work *w, const struct cairn_link *l);
 /* 1: the step has come to an end of its own, whatever that was; 0: it was not launched, and may be tried again. launch: how many
  * tries there were before; told: a stage of it has said something. */
 int cairn_work_lived(const struct cairn_srun_end *end, int launch, int told);
+
+/* --- locate.c --------------------------------------------------------------------------------------------------------------------- */
+
+/* What training said when it ended with 76, and what the gate finds: text, of n bytes. `said` alone where the gate could not look. */
+const char *cairn_work_locate(const struct cairn_work *w, const char *said, char *text, size_t n);
 
 /* --- resident.c --------------------------------------------------------------------------------------------------------------- */
 
