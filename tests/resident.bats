@@ -155,10 +155,11 @@ in_memory() { # DIR: steps whose rollouts had their policy from memory
     [ -e "$build/lib/cairn-emu.so" ] || skip "no emulated GPU in this build"
     export CAIRN_CUDA_OBJECT=cairn-emu.so
     small=(kernels.backend=cuda run.steps=2 run.eval_every=0 warm_start=null rollout.prompts=1 rollout.samples=2 rollout.max_new_tokens=2 score.overlong=null
-        train.updates_per_step=1 sync.path=file) # what processes share of a GPU's memory is not emulated
+        train.updates_per_step=1)
     CAIRN_EMU_GPUS=1 micro_run "$dir" "${small[@]}"
     for gpus in 1 2; do
-        CAIRN_EMU_GPUS=$gpus micro_run "$dir-$gpus" "${small[@]}" run.mode=resident
+        CAIRN_EMU_GPUS=$gpus is 0 "$cairn" run "$micro" --run "$dir-$gpus" "${small[@]}" run.mode=resident
+        says "handover through files: " # processes share nothing of an emulated GPU's memory
         diff <("$cairn" digest "$dir") <("$cairn" digest "$dir-$gpus")
     done
 }

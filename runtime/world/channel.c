@@ -58,7 +58,10 @@ enum cairn_status cairn_channel_open(struct cairn_channel **out, struct cairn_gr
     c->group = g;
     c->dev = dev;
     c->transport = transport;
-    TRY(transport->open(g, dev, &c->state, err));
+    TRY(cairn_world_watch_begin(g->world, "a channel", g->deadline_s, err)); /* a peer may be gone by now */
+    st = transport->open(g, dev, &c->state, err);
+    cairn_world_watch_end(g->world);
+    TRY(st);
     c->next = cairn_world_whole(g->world)->channels;
     cairn_world_whole(g->world)->channels = c;
     *out = c;
@@ -95,10 +98,14 @@ enum cairn_status cairn_channel_settle(struct cairn_channel *c, struct cairn_err
 {
     enum cairn_status st = CAIRN_OK;
 
-    if (c->busy)
+    if (c->busy) {
+        TRY(cairn_world_watch_begin(c->group->world, "settle", c->group->deadline_s, err)); /* NCCL does not tell that a peer is dead */
         st = c->transport->settle(c->state, err);
+        cairn_world_watch_end(c->group->world);
+    }
     if (st == CAIRN_OK)
         c->busy = 0;
+out:
     return st;
 }
 

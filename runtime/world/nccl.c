@@ -190,12 +190,20 @@ static enum cairn_status begin(struct state *s, struct cairn_stream *stream, cud
     return CAIRN_OK;
 }
 
-#define NCCL(call, what)                                                                                                           \
-    do {                                                                                                                           \
-        ncclResult_t r_ = (call);                                                                                                  \
-        if (r_ != ncclSuccess && r_ != ncclInProgress)                                                                             \
-            TRY(failed(s, r_, what, err));                                                                                         \
-    } while (0)
+/* The first that is no success; calls inside a group go on after one, since a group that was begun must be ended. */
+static void note(ncclResult_t *first, ncclResult_t r)
+{
+    if (*first == ncclSuccess && r != ncclSuccess && r != ncclInProgress)
+        *first = r;
+}
+
+/* Ends the group, whatever its calls said; first: what was wrong with one of them. */
+static enum cairn_status group_end(struct state *s, ncclResult_t first, const char *what, struct cairn_error *err)
+{
+    ncclResult_t r = nccl.ncclGroupEnd();
+
+    return first == ncclSuccess ? ready(s, r, what, err) : failed(s, first, what, err);
+}
 
 static enum cairn_status nccl_bcast(void *state, struct cairn_stream *stream, const char *what, int root, const struct cairn_tensor *t,
                                     struct cairn_error *err)
@@ -218,6 +226,7 @@ static enum cairn_status nccl_allgatherv(void *state, struct cairn_stream *strea
 {
     struct state *s = state;
     enum cairn_status st = CAIRN_OK;
+    ncclResult_t bad = ncclSuccess;
     cudaStream_t native;
     char *from, *to;
     size_t at = 0;
@@ -227,11 +236,11 @@ static enum cairn_status nccl_allgatherv(void *state, struct cairn_stream *strea
     to = address(dst, CAIRN_READ | CAIRN_WRITE);
     cairn_buffer_close(src->buf);
     cairn_buffer_close(dst->buf);
-    NCCL(nccl.ncclGroupStart(), what);
+    note(&bad, nccl.ncclGroupStart());
     for (int r = 0; r < s->g->size; at += bytes[r++])
-        if (bytes[r])
-            NCCL(nccl.ncclBroadcast(r == s->g->rank ? from : to + at, to + at, bytes[r], ncclUint8, r, s->comm, native), what);
-    TRY(ready(s, nccl.ncclGroupEnd(), what, err));
+        if (bytes[r] && bad == ncclSuccess)
+            note(&bad, nccl.ncclBroadcast(r == s->g->rank ? from : to + at, to + at, bytes[r], ncclUint8, r, s->comm, native));
+    TRY(group_end(s, bad, what, err));
 out:
     return st;
 }
@@ -241,6 +250,7 @@ static enum cairn_status nccl_alltoallv(void *state, struct cairn_stream *stream
 {
     struct state *s = state;
     enum cairn_status st = CAIRN_OK;
+    ncclResult_t bad = ncclSuccess;
     cudaStream_t native;
     char *from, *to;
     size_t sent = 0, got = 0;
@@ -250,14 +260,14 @@ static enum cairn_status nccl_alltoallv(void *state, struct cairn_stream *stream
     to = address(dst, CAIRN_READ | CAIRN_WRITE);
     cairn_buffer_close(src->buf);
     cairn_buffer_close(dst->buf);
-    NCCL(nccl.ncclGroupStart(), what);
+    note(&bad, nccl.ncclGroupStart());
     for (int r = 0; r < s->g->size; sent += sends[r], got += recvs[r], r++) {
-        if (sends[r])
-            NCCL(nccl.ncclSend(from + sent, sends[r], ncclUint8, r, s->comm, native), what);
-        if (recvs[r])
-            NCCL(nccl.ncclRecv(to + got, recvs[r], ncclUint8, r, s->comm, native), what);
+        if (sends[r] && bad == ncclSuccess)
+            note(&bad, nccl.ncclSend(from + sent, sends[r], ncclUint8, r, s->comm, native));
+        if (recvs[r] && bad == ncclSuccess)
+            note(&bad, nccl.ncclRecv(to + got, recvs[r], ncclUint8, r, s->comm, native));
     }
-    TRY(ready(s, nccl.ncclGroupEnd(), what, err));
+    TRY(group_end(s, bad, what, err));
 out:
     return st;
 }
@@ -267,6 +277,7 @@ static enum cairn_status nccl_exchange(void *state, struct cairn_stream *stream,
 {
     struct state *s = state;
     enum cairn_status st = CAIRN_OK;
+    ncclResult_t bad = ncclSuccess;
     cudaStream_t native;
     void *p = NULL, *d = NULL;
 
@@ -279,12 +290,12 @@ static enum cairn_status nccl_exchange(void *state, struct cairn_stream *stream,
         d = address(dst, CAIRN_READ | CAIRN_WRITE);
         cairn_buffer_close(dst->buf);
     }
-    NCCL(nccl.ncclGroupStart(), what);
-    if (to >= 0)
-        NCCL(nccl.ncclSend(p, cairn_tensor_bytes(src), ncclUint8, to, s->comm, native), what);
-    if (from >= 0)
-        NCCL(nccl.ncclRecv(d, cairn_tensor_bytes(dst), ncclUint8, from, s->comm, native), what);
-    TRY(ready(s, nccl.ncclGroupEnd(), what, err));
+    note(&bad, nccl.ncclGroupStart());
+    if (to >= 0 && bad == ncclSuccess)
+        note(&bad, nccl.ncclSend(p, cairn_tensor_bytes(src), ncclUint8, to, s->comm, native));
+    if (from >= 0 && bad == ncclSuccess)
+        note(&bad, nccl.ncclRecv(d, cairn_tensor_bytes(dst), ncclUint8, from, s->comm, native));
+    TRY(group_end(s, bad, what, err));
 out:
     return st;
 }

@@ -399,12 +399,19 @@ cudaError_t cudaHostUnregister(void *)
 }
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *h, void *p)
 {
+    const pid_t self = getpid();
+
     memset(h, 0, sizeof *h);
     memcpy(h, &p, sizeof p);
+    memcpy(h->reserved + sizeof p, &self, sizeof self);
     return cudaSuccess;
 }
 cudaError_t cudaIpcOpenMemHandle(void **p, cudaIpcMemHandle_t h, unsigned)
 {
+    const pid_t self = getpid();
+
+    if (memcmp(h.reserved + sizeof *p, &self, sizeof self)) /* the memory of an emulated GPU is its process's */
+        return failed(cudaErrorNotSupported);
     memcpy(p, &h, sizeof *p);
     return cudaSuccess;
 }

@@ -1,6 +1,8 @@
 /* bench_handover.c - how long weights take from a trainer to a sampler, two processes on two GPUs (or on one, or on the CPU).
  *
  *     bench_handover TABLE PATH GPU_OF_TRAINER GPU_OF_SAMPLER [REPEATS]
+ *     bench_handover kill TABLE nccl GPU_OF_TRAINER GPU_OF_SAMPLER [DEADLINE]   the sampler is killed while a chunk travels: how long until the
+ *                                            trainer has gone, and how. Not 0 unless it leaves with 75 within twice the deadline (s, 5) and 5 s
  *     bench_handover ring [SWITCHES]         from a commit to a reader of another process that sees it, on this CPU
  *         TABLE    tensors18040: 18,040 matrices of a rank-32 adapter, 2.0 GB in bf16 · tensors18040/16: a sixteenth of each
  *                  CONFIG.json: the rank-32 adapter of every linear layer of that model (fp32 masters)
@@ -22,6 +24,8 @@
 
 #include <dirent.h>
 #include <math.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 
 #include "base/clock.h"
@@ -425,7 +429,94 @@ static int body(struct cairn_world *w, void *arg)
     return bad ? 76 : 0;
 }
 
-/* ---- the switch alone ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- a peer that dies --------------------------------------------------------------------------------------------------------------------- */
+
+struct victim {
+    const struct job *job;
+    double deadline_s;
+    struct seen { /* shared by the processes */
+        _Atomic double began, killed;
+        _Atomic int given;
+    } *seen;
+};
+
+/* Ends the process a little after a handover began. */
+static void *die(void *arg)
+{
+    struct victim *v = arg;
+
+    while (!atomic_load(&v->seen->began))
+        cairn_sleep_s(0.00001);
+    cairn_sleep_s(0.002);
+    atomic_store(&v->seen->killed, cairn_now_s());
+    raise(SIGKILL);
+    return NULL;
+}
+
+static int kill_body(struct cairn_world *w, void *arg)
+{
+    struct victim *v = arg;
+    const int trainer = w->rank == 0;
+    const struct cairn_compute_opts how = {.backend = v->job->gpu[0] < 0 ? "cpu" : "cuda", .rank = v->job->gpu[0] < 0 ? 0 : v->job->gpu[w->rank], .threads = 1};
+    struct cairn_param_table t = {0};
+    struct cairn_store store = {0};
+    struct cairn_compute k;
+    struct cairn_handover *h = NULL;
+    struct cairn_error err = {0};
+    struct cairn_ring_tag tag = {0};
+    enum cairn_status st = CAIRN_OK;
+    pthread_t thread;
+
+    must(cairn_compute_open(&k, &how, &err), &err, "device");
+    must(table_make(&t, v->job->table, &err), &err, "table");
+    must(trainer ? cairn_store_create(&store, &t, k.dev, 1, &err) : cairn_weights_create(&store, &t, &k, &err), &err, "store");
+    if (trainer)
+        fill(&k, &store, &err);
+    {
+        const struct cairn_handover_opts o = {.path = (enum cairn_handover_path)cairn_handover_path_parse(v->job->path),
+                                              .table = &t,
+                                              .dtype = CAIRN_BF16,
+                                              .give = trainer ? &store : NULL,
+                                              .take = trainer ? NULL : &store,
+                                              .in_place = 1,
+                                              .compute = &k,
+                                              .transport = v->job->gpu[0] < 0 ? &cairn_transport_host : NULL};
+
+        must(cairn_handover_open(&h, w->all, &o, &err), &err, "open");
+    }
+    w->all->deadline_s = v->deadline_s; /* not of the start: NCCL's takes its time */
+    if (!trainer && pthread_create(&thread, NULL, die, v))
+        return 73;
+    for (uint64_t g = 1; st == CAIRN_OK && g < 1000; g++) {
+        must(cairn_group_barrier(w->all, "handover", &err), &err, "handover");
+        if (g == 4)
+            atomic_store(&v->seen->began, cairn_now_s());
+        st = trainer ? cairn_handover_give(h, g, &tag, &err) : cairn_handover_take(h, g, NULL, &tag, &err);
+        if (trainer && st == CAIRN_OK)
+            atomic_store(&v->seen->given, (int)g);
+    }
+    fprintf(stderr, "bench_handover: %s\n", err.text);
+    _exit((int)st); /* as a process leaves whose peers are lost: nothing more is waited for */
+}
+
+static int kill_run(const struct job *job, double deadline_s)
+{
+    struct victim v = {job, deadline_s, mmap(NULL, sizeof *v.seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)};
+    int left, ok;
+    double gone;
+
+    if (v.seen == MAP_FAILED)
+        return 73;
+    left = kin_run(2, kill_body, &v); /* the trainer's way to leave */
+    gone = cairn_now_s() - atomic_load(&v.seen->killed);
+    ok = left == CAIRN_EAGAIN && gone < 2 * deadline_s + 5;
+    printf("{\"bench\": \"killed peer\", \"table\": \"%s\", \"path\": \"%s\", \"deadline_s\": %.1f, \"killed_in_generation\": %d, \"all_gone_s\": %.3f, "
+           "\"left_with\": %d, \"ok\": %d}\n",
+           job->table, job->path, deadline_s, atomic_load(&v.seen->given) + 1, gone, left, ok);
+    return ok ? 0 : 1;
+}
+
+/* ---- the switch alone ------------------------------------------------------------------------------------------------------------------- */
 
 static int ring_body(struct cairn_world *w, void *arg)
 {
@@ -491,6 +582,10 @@ int main(int argc, char **argv)
         int n = argc > 2 ? atoi(argv[2]) : 10000;
 
         return n > 0 ? kin_run(2, ring_body, &n) : 64;
+    }
+    if (argc > 5 && !strcmp(argv[1], "kill") && !strcmp(argv[3], "nccl")) {
+        job = (struct job){argv[2], argv[3], {atoi(argv[4]), atoi(argv[5])}, 1};
+        return kill_run(&job, argc > 6 ? atof(argv[6]) : 5);
     }
     if (argc < 5 || cairn_handover_path_parse(argv[2]) < 2 || job.repeats < 1 || job.repeats > MOST) {
         fprintf(stderr, "usage: bench_handover TABLE shm|cuda-ipc|nccl GPU_OF_TRAINER GPU_OF_SAMPLER [REPEATS, at most 1024]\n");
