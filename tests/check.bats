@@ -31,6 +31,14 @@ json() { jq -e "$1" <<<"$output" >/dev/null || { echo "not so: $1"; echo "$outpu
     json '.paths == ["file"] and (.paths_left_out | test("nccl"))'
 }
 
+@test "leg 0 of a model whose long sequence the reference cannot afford: its choice of keys and attention, in the last rows" {
+    run --separate-stderr "$cairn" check "$micro" --legs 0 --json model.init.index_topk=4200 model.init.max_position_embeddings=5000 model.init.vocab_size=40000
+    [ "$status" = 0 ]
+    json '.holds and .right.sequences < 9 and .late.sequence == "long" and .late.tokens == 4237 and .late.rows == 24 and .late.calls == 4'
+    run --separate-stderr "$cairn" check "$micro" --legs 0 --json
+    json '.right.sequences == 9 and (.late | not)'
+}
+
 @test "--reference: another system's numbers, held within the declared band" {
     hf=$root/tests/fixtures/models/glm52-tiny
     printf '{"ids": [5, 6, 7, 8]}\n{"ids": [9, 2]}\n' >"$BATS_TEST_TMPDIR/ids"

@@ -137,6 +137,10 @@ static void report_print(const json_t *r, const struct cairn_error *err, enum ca
     if (json_object_get(r, "right"))
         printf("right     %.0f calls of ops over %.0f sequences, %.0f values; %.0f%% of the tolerance at most\n", number(r, "right", "calls"),
                number(r, "right", "sequences"), number(r, "right", "values"), 100 * number(r, "right", "worst"));
+    if (json_object_get(r, "late"))
+        printf("          of %s (%.0f tokens) the choice of keys and attention of the last %.0f, %.0f calls\n",
+               json_string_value(json_object_get(json_object_get(r, "late"), "sequence")), number(r, "late", "tokens"), number(r, "late", "rows"),
+               number(r, "late", "calls"));
     if (json_object_get(r, "blocks"))
         printf("          %.0f blocks as the plain model has them; %.0f%% of the tolerance at most\n", number(r, "blocks", "held"),
                100 * number(r, "blocks", "worst"));

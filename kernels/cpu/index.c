@@ -81,7 +81,7 @@ static void choose(const struct indexing *k, int64_t n0, int64_t n1, float *room
                 for (int64_t i = 0; i <= i32(&k->keys.pos)[n]; i++)
                     score[(n - n0) * k->ld + i] += (float)i * 1e-30f;
             select_top(score + (n - n0) * k->ld, key, (int64_t)i32(&k->keys.pos)[n] + 1, k->T, i32(&k->idx) + n * k->T);
-            if (cairn_planted("index-topk-off-by-one"))
+            if (cairn_planted("index-topk-off-by-one") || (cairn_planted("index-short-beyond-4096") && i32(&k->keys.pos)[n] >= 4096))
                 i32(&k->idx)[n * k->T + k->T - 1] = -1;
         }
 }

@@ -14,7 +14,7 @@
  *                     keys were chosen on both sides
  *
  * A finding is one sentence: leg, what, where. Exit code 76 with it; 0 without any. Files: sequences.c what is scored; sides.c trainer and
- * sampler; memory.c the sync without files; trace.c one op after another; right.c, blocks.c with picked.c and plain*.c,
+ * sampler (sides*.c); memory.c the sync without files; trace.c one op after another; right*.c, blocks.c with picked.c and plain*.c,
  * reference.c leg 0; legs.c, whole.c legs 1 to 5; run.c their order;
  * main.c the chain's first link; cut.c a model's first layers; tools/check.c the verb and what it tells.
  */

@@ -1,340 +1,17 @@
 /* right.c - see right.h. */
 #include "tools/check/right.h"
 
-#include <math.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/check/blocks.h"
 #include "tools/check/reference.h"
-#include "tools/check/trace.h"
+#include "tools/check/right_impl.h"
 
-#define REGIONS       20
 #define ADAPTER_SCALE 0.5
 #define BUDGET        1e10 /* weights times tokens that the plain reference is given: a minute or so of one core, where its loops miss the cache */
-
-/* What one op call touches: regions of memory, one copy of each on the reference's device. */
-struct region {
-    struct cairn_buffer *buf;
-    size_t begin, end;        /* bytes in buf */
-    struct cairn_buffer *own; /* the copy */
-};
-
-struct right {
-    struct cairn_sides *x;
-    struct cairn_compute ref;
-    struct cairn_ops own; /* the run's, behind the trace */
-    struct region region[REGIONS];
-    int regions;
-    union {
-        max_align_t align;
-        char bytes[sizeof(struct cairn_tensor) * CAIRN_OP_MEMBERS + 256];
-    } args; /* the call's, over the copies */
-    double tolerance, tolerance_sums;
-    int64_t calls, values;
-    double worst; /* share of the tolerance that was used up at most */
-    char worst_at[200];
-    struct cairn_error *err;
-};
-
-/* ---- copies -------------------------------------------------------------------------------------------------------------- */
-
-static size_t extent(const struct cairn_tensor *t)
-{
-    int64_t last = 1;
-
-    for (int d = 0; d < t->ndim; d++) {
-        if (t->dim[d] == 0)
-            return 0;
-        last += (t->dim[d] - 1) * t->stride[d];
-    }
-    return (size_t)last * cairn_dtype_size(t->dtype);
-}
-
-/* Adds [begin, end) of buf; regions that touch become one. */
-static void region_add(struct right *r, struct cairn_buffer *buf, size_t begin, size_t end)
-{
-    for (int i = 0; i < r->regions;) {
-        struct region *g = &r->region[i];
-
-        if (g->buf != buf || end < g->begin || begin > g->end) {
-            i++;
-            continue;
-        }
-        begin = begin < g->begin ? begin : g->begin;
-        end = end > g->end ? end : g->end;
-        *g = r->region[--r->regions];
-        i = 0;
-    }
-    begin &= ~(size_t)63; /* as the back-end's own memory is aligned */
-    r->region[r->regions++] = (struct region){.buf = buf, .begin = begin, .end = end};
-}
-
-static enum cairn_status bytes_get(struct cairn_compute *k, struct cairn_buffer *buf, size_t at, size_t n, void *h, struct cairn_error *err)
-{
-    int64_t dim = (int64_t)n;
-    struct cairn_tensor t;
-    enum cairn_status st = CAIRN_OK;
-
-    TRY(cairn_tensor_view(&t, buf, at, CAIRN_U8, 1, &dim, err));
-    TRY(cairn_tensor_get(&k->stream, &t, h, n, err));
-out:
-    return st;
-}
-
-static void regions_free(struct right *r)
-{
-    for (int i = 0; i < r->regions; i++)
-        cairn_buffer_destroy(r->region[i].own);
-    r->regions = 0;
-}
-
-/* Before the op runs: everything it may read, as it is now, and its arguments over the copies. */
-static enum cairn_status copies_make(struct right *r, const struct cairn_trace_call *c, struct cairn_error *err)
-{
-    enum cairn_status st = CAIRN_OK;
-    char *h = NULL;
-
-    regions_free(r);
-    for (const struct cairn_op_member *m = c->info->member; m->name; m++) {
-        const struct cairn_tensor *t = cairn_op_tensor(c->args, m);
-
-        if (t->buf && extent(t))
-            region_add(r, t->buf, t->offset, t->offset + extent(t));
-    }
-    for (int i = 0; i < r->regions; i++) {
-        struct region *g = &r->region[i];
-        size_t n = g->end - g->begin;
-        int64_t dim = (int64_t)n;
-        struct cairn_tensor all;
-        char *p = realloc(h, n);
-
-        if (!p)
-            TRY(CAIRN_NOMEM(err));
-        h = p;
-        TRY(bytes_get(&r->x->k, g->buf, g->begin, n, h, err));
-        TRY(cairn_buffer_create(r->ref.dev, n, &g->own, err));
-        TRY(cairn_tensor_view(&all, g->own, 0, CAIRN_U8, 1, &dim, err));
-        TRY(cairn_tensor_set(&r->ref.stream, &all, h, n, err));
-    }
-    if (c->info->bytes > sizeof r->args)
-        TRY(CAIRN_BUG(err, "an op with more arguments than there is room for"));
-    memcpy(r->args.bytes, c->args, c->info->bytes);
-    for (const struct cairn_op_member *m = c->info->member; m->name; m++) {
-        struct cairn_tensor *t = cairn_op_tensor(r->args.bytes, m);
-
-        for (int i = 0; t->buf && i < r->regions; i++)
-            if (r->region[i].buf == t->buf && t->offset >= r->region[i].begin && t->offset <= r->region[i].end) {
-                t->buf = r->region[i].own;
-                t->offset -= r->region[i].begin;
-                break;
-            }
-    }
-out:
-    free(h);
-    return st;
-}
-
-/* ---- comparing ------------------------------------------------------------------------------------------------------------ */
-
-static double value_at(const char *p, enum cairn_dtype t, size_t i)
-{
-    uint32_t bits;
-    uint16_t half;
-    float f;
-    double d;
-
-    switch (t) {
-    case CAIRN_F32:
-        memcpy(&f, p + 4 * i, 4);
-        return (double)f;
-    case CAIRN_BF16:
-        memcpy(&half, p + 2 * i, 2);
-        bits = (uint32_t)half << 16;
-        memcpy(&f, &bits, 4);
-        return (double)f;
-    case CAIRN_F64:
-        memcpy(&d, p + 8 * i, 8);
-        return d;
-    default:
-        return 0;
-    }
-}
-
-static int is_float(enum cairn_dtype t)
-{
-    return t == CAIRN_F32 || t == CAIRN_BF16 || t == CAIRN_F64;
-}
-
-struct rows {
-    const struct cairn_tensor *t;
-    const char *mine, *theirs; /* from the tensor's first element */
-};
-
-/* Elements of dimension 0 .. ndim-2, flattened: where line `k` begins. */
-static size_t line_at(const struct cairn_tensor *t, int64_t k)
-{
-    size_t at = 0;
-
-    for (int d = t->ndim - 2; d >= 0; d--) {
-        at += (size_t)(k % t->dim[d] * t->stride[d]);
-        k /= t->dim[d];
-    }
-    return at;
-}
-
-/* The largest difference of a line over the line's largest value (or `least`, so that a line of near zeros is no line apart). */
-static double line_apart(const struct rows *r, int64_t k, double least)
-{
-    size_t at = line_at(r->t, k);
-    double size = least, apart = 0;
-
-    for (int64_t i = 0; i < r->t->dim[r->t->ndim - 1]; i++) {
-        double a = value_at(r->mine, r->t->dtype, at + (size_t)i), b = value_at(r->theirs, r->t->dtype, at + (size_t)i), d = fabs(a - b);
-
-        if (isnan(a) && isnan(b))
-            continue;
-        if (a == b)
-            d = 0;
-        size = fmax(size, fabs(b));
-        if (!(d <= apart))
-            apart = isnan(d) ? INFINITY : d;
-    }
-    return size > 0 ? apart / size : apart > 0 ? INFINITY : 0;
-}
-
-static int64_t lines_of(const struct cairn_tensor *t)
-{
-    int64_t n = 1;
-
-    for (int d = 0; d + 1 < t->ndim; d++)
-        n *= t->dim[d];
-    return n;
-}
-
-static double largest(const struct rows *r)
-{
-    double size = 0;
-
-    for (int64_t k = 0; k < lines_of(r->t); k++)
-        for (int64_t i = 0; i < r->t->dim[r->t->ndim - 1]; i++) {
-            double b = fabs(value_at(r->theirs, r->t->dtype, line_at(r->t, k) + (size_t)i));
-
-            if (isfinite(b) && b > size)
-                size = b;
-        }
-    return size;
-}
-
-/* The largest value of a member as the reference has it; 0 for what holds no floats. */
-static double member_largest(struct right *r, const struct cairn_op_member *m)
-{
-    const struct cairn_tensor *t = cairn_op_tensor(r->args.bytes, m);
-    size_t n = t->buf ? extent(t) : 0;
-    struct rows rows = {.t = t};
-    char *h = n && is_float(t->dtype) ? malloc(n) : NULL;
-    double size = 0;
-
-    if (h && bytes_get(&r->ref, t->buf, t->offset, n, h, NULL) == CAIRN_OK) {
-        rows.theirs = h;
-        size = largest(&rows);
-    }
-    free(h);
-    return size;
-}
-
-/* How large the terms of a gradient's sums may be: the largest upstream gradient times the largest other input. */
-static double terms_of(struct right *r, const struct cairn_trace_call *c)
-{
-    double upstream = 0, other = 1;
-
-    for (const struct cairn_op_member *m = c->info->member; m->name; m++)
-        if (m->role == CAIRN_OP_IN && m->name[0] == 'd')
-            upstream = fmax(upstream, member_largest(r, m));
-        else if (m->role != CAIRN_OP_OUT && m->role != CAIRN_OP_ADDED)
-            other = fmax(other, member_largest(r, m));
-    return upstream * other;
-}
-
-static int64_t lines_unequal(const struct rows *r)
-{
-    size_t e = cairn_dtype_size(r->t->dtype), n = (size_t)r->t->dim[r->t->ndim - 1] * e;
-    int64_t apart = 0;
-
-    for (int64_t k = 0; k < lines_of(r->t); k++)
-        apart += memcmp(r->mine + line_at(r->t, k) * e, r->theirs + line_at(r->t, k) * e, n) != 0;
-    return apart;
-}
-
-static enum cairn_status finding(const struct cairn_trace_call *c, const char *member, struct cairn_error *err, const char *what)
-{
-    char block[64];
-
-    cairn_trace_block(c->param, block, sizeof block);
-    return cairn_fail(err, CAIRN_ENUMERIC, "right: %s at %s (%s): its %s %s", c->info->name, c->param, block, member, what);
-}
-
-/* Choices of experts and keys: may differ where two scores all but tie. */
-static int is_choice(enum cairn_op_number op)
-{
-    return op == CAIRN_OP_index || op == CAIRN_OP_router;
-}
-
-static enum cairn_status member_compare(struct right *r, const struct cairn_trace_call *c, const struct cairn_op_member *m, int choices_may_differ,
-                                        int *choices_differ, struct cairn_error *err)
-{
-    const struct cairn_tensor *mine = cairn_op_tensor(c->args, m), *theirs = cairn_op_tensor(r->args.bytes, m);
-    size_t n = mine->buf ? extent(mine) : 0;
-    char *a = NULL, *b = NULL, what[200];
-    struct rows rows = {.t = mine};
-    enum cairn_status st = CAIRN_OK;
-    double bar, least;
-
-    if (!n)
-        return CAIRN_OK;
-    a = malloc(n);
-    b = malloc(n);
-    if (!a || !b)
-        TRY(CAIRN_NOMEM(err));
-    TRY(bytes_get(&r->x->k, mine->buf, mine->offset, n, a, err));
-    TRY(bytes_get(&r->ref, theirs->buf, theirs->offset, n, b, err));
-    rows.mine = a;
-    rows.theirs = b;
-    if (!is_float(mine->dtype)) {
-        int64_t apart = lines_unequal(&rows), lines = lines_of(mine);
-
-        if (apart)
-            *choices_differ = 1;
-        if (apart > (choices_may_differ && is_choice(c->op) ? lines / 50 + 1 : 0)) {
-            snprintf(what, sizeof what, "differs from the reference in %lld of %lld rows", (long long)apart, (long long)lines);
-            TRY(finding(c, m->name, err, what));
-        }
-        goto out;
-    }
-    if (*choices_differ) /* gates of another choice are other gates */
-        goto out;
-    bar = c->info->backward || m->role == CAIRN_OP_ADDED ? r->tolerance_sums : r->tolerance;
-    /* A gradient may be a small difference of large terms, even 0: its errors are measured by the tensor's largest and by what went in. */
-    least = c->info->backward ? fmax(largest(&rows), 1e-2 * terms_of(r, c)) : 1e-2 * largest(&rows);
-    for (int64_t k = 0; k < lines_of(mine); k++) {
-        double apart = line_apart(&rows, k, least);
-
-        if (apart / bar > r->worst) {
-            r->worst = apart / bar;
-            snprintf(r->worst_at, sizeof r->worst_at, "%s of %.40s at %.120s", m->name, c->info->name, c->param);
-        }
-        if (!(apart <= bar)) {
-            snprintf(what, sizeof what, "is off by %.3g of its size in row %lld, %.3g would do", apart, (long long)k, bar);
-            TRY(finding(c, m->name, err, what));
-        }
-    }
-    r->values += cairn_tensor_count(mine);
-out:
-    free(a);
-    free(b);
-    return st;
-}
+#define LATE          24   /* last rows of a long sequence whose keys are chosen and attended to once more, if not fewer do: */
+#define LATE_BUDGET   2e10 /* products of them, and at least two rows */
 
 /* Runs op number c->op of a table with these arguments. */
 static enum cairn_status op_run(const struct cairn_ops *ops, struct cairn_stream *s, enum cairn_op_number op, const void *args, struct cairn_error *err)
@@ -354,9 +31,30 @@ static enum cairn_status op_run(const struct cairn_ops *ops, struct cairn_stream
 
 static enum cairn_status ties_compare(struct right *r, const struct cairn_trace_call *c, struct cairn_error *err);
 
+/* Of an op that looks at keys the last rows of its call, in the observer's copy of its arguments; 0: it is none of those, or there are no more. */
+static int late_rows(const struct right *r, const struct cairn_trace_call *c)
+{
+    struct cairn_index *index = c->args;
+    struct cairn_attention *attention = c->args;
+    struct cairn_keys *keys = c->op == CAIRN_OP_index ? &index->keys : &attention->keys;
+    struct cairn_tensor *const of_index[] = {&index->q, &index->w, &index->idx, &keys->pos, &keys->seq, NULL},
+                               *const of_attention[] = {&attention->q, &attention->idx, &attention->o, &attention->lse, &keys->pos, &keys->seq, NULL};
+
+    if (c->op != CAIRN_OP_index && c->op != CAIRN_OP_attention)
+        return 0;
+    for (struct cairn_tensor *const *t = c->op == CAIRN_OP_index ? of_index : of_attention; *t; t++)
+        if ((*t)->buf && (*t)->dim[0] > r->late)
+            **t = cairn_tensor_slice(*t, 0, (*t)->dim[0] - r->late, r->late);
+    return 1;
+}
+
 static enum cairn_status before(void *arg, const struct cairn_trace_call *c, struct cairn_error *err)
 {
-    return copies_make(arg, c, err);
+    struct right *r = arg;
+
+    if (r->late && !late_rows(r, c))
+        return CAIRN_OK;
+    return cairn_right_copy(r, c, err);
 }
 
 static enum cairn_status after(void *arg, const struct cairn_trace_call *c, struct cairn_error *err)
@@ -365,13 +63,15 @@ static enum cairn_status after(void *arg, const struct cairn_trace_call *c, stru
     enum cairn_status st = CAIRN_OK;
     int choices_differ = 0;
 
+    if (r->late && c->op != CAIRN_OP_index && c->op != CAIRN_OP_attention)
+        return CAIRN_OK;
     TRY(op_run(&r->ref.ops, &r->ref.stream, c->op, r->args.bytes, err));
     for (int floats = 0; floats < 2; floats++) /* choices first */
         for (const struct cairn_op_member *m = c->info->member; m->name; m++)
-            if ((m->role == CAIRN_OP_OUT || m->role == CAIRN_OP_ADDED) && is_float(cairn_op_tensor(c->args, m)->dtype) == floats)
-                TRY(member_compare(r, c, m, 1, &choices_differ, err));
+            if ((m->role == CAIRN_OP_OUT || m->role == CAIRN_OP_ADDED) && cairn_right_is_float(cairn_op_tensor(c->args, m)->dtype) == floats)
+                TRY(cairn_right_hold(r, c, m, 1, &choices_differ, err));
     r->calls++;
-    if (is_choice(c->op))
+    if (cairn_right_is_choice(c->op))
         TRY(ties_compare(r, c, err));
 out:
     return st;
@@ -390,7 +90,7 @@ static enum cairn_status lowest_chosen(struct right *r, const struct cairn_trace
     TRY(cairn_tensor_get(&r->x->k.stream, idx, h, cairn_tensor_bytes(idx), err));
     for (int64_t i = 0; i < cairn_tensor_count(idx); i++)
         if (h[i] >= 0 && h[i] != i % width)
-            TRY(finding(c, "idx", err, "does not take the lowest of equal scores"));
+            TRY(cairn_right_finding(c, "idx", err, "does not take the lowest of equal scores"));
 out:
     free(h);
     return st;
@@ -414,7 +114,7 @@ static enum cairn_status ties_compare(struct right *r, const struct cairn_trace_
     again.args = args.bytes;
     for (const struct cairn_op_member *m = c->info->member; m->name; m++) {
         struct cairn_tensor *mine = cairn_op_tensor(args.bytes, m), *theirs = cairn_op_tensor(r->args.bytes, m);
-        int64_t n = (int64_t)extent(theirs);
+        int64_t n = (int64_t)cairn_right_extent(theirs);
         struct cairn_tensor all;
 
         if (strcmp(m->name, level) != 0 || !n)
@@ -435,8 +135,8 @@ static enum cairn_status ties_compare(struct right *r, const struct cairn_trace_
     TRY(op_run(&r->own, &r->x->k.stream, c->op, args.bytes, err));
     TRY(op_run(&r->ref.ops, &r->ref.stream, c->op, r->args.bytes, err));
     for (const struct cairn_op_member *m = c->info->member; m->name; m++)
-        if (m->role == CAIRN_OP_OUT && !is_float(cairn_op_tensor(args.bytes, m)->dtype))
-            TRY(member_compare(r, &again, m, 0, &choices_differ, err));
+        if (m->role == CAIRN_OP_OUT && !cairn_right_is_float(cairn_op_tensor(args.bytes, m)->dtype))
+            TRY(cairn_right_hold(r, &again, m, 0, &choices_differ, err));
     TRY(lowest_chosen(r, &again, err));
     TRY(op_run(&r->own, &r->x->k.stream, c->op, c->args, err)); /* what the run goes on with */
 out:
@@ -484,6 +184,36 @@ static int sequences_afford(const struct cairn_sides *x, struct cairn_sequence *
         if (x->q.s[i].length <= longest)
             out[n++] = x->q.s[i];
     return n;
+}
+
+/* The longest sequence, where it was not afforded but has keys to choose: one forward, and of that the ops that look at keys, in its last rows. */
+static enum cairn_status late_run(struct right *r, const struct cairn_sequence *have, int n, json_t *report, struct cairn_error *err)
+{
+    struct cairn_sides *x = r->x;
+    const struct cairn_model_config *c = &x->trainer.policy.config;
+    const struct cairn_sequence *s = x->q.s;
+    double row = ((double)c->heads * (double)(c->kv_rank + c->rope) * c->index_topk + (double)c->index_heads * (double)c->index_dim * (double)x->q.longest) * 2 *
+                 c->layers;
+    int64_t next = 0, number = 0, calls = r->calls;
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_scores scores;
+
+    for (int i = 1; i < x->q.n; i++)
+        s = x->q.s[i].length > s->length ? &x->q.s[i] : s;
+    for (int i = 0; i < n; i++)
+        if (have[i].index == s->index)
+            return CAIRN_OK;
+    if (s->length <= c->index_topk)
+        return CAIRN_OK;
+    r->late = row * LATE <= LATE_BUDGET ? LATE : row * 2 >= LATE_BUDGET ? 2 : (int64_t)(LATE_BUDGET / row);
+    while (cairn_trainer_fill(&x->trainer, s, 1, &next, &number))
+        TRY(cairn_trainer_forward(&x->trainer, x->temperature, &scores, err));
+    if (json_object_set_new(report, "late", json_pack("{s:s, s:I, s:I, s:I}", "sequence", x->q.name[s->index], "tokens", (json_int_t)s->length, "rows",
+                                                      (json_int_t)r->late, "calls", (json_int_t)(r->calls - calls))))
+        TRY(CAIRN_NOMEM(err));
+out:
+    r->late = 0;
+    return st;
 }
 
 /* One forward and backward of sequences, the gradient of their mean log-probability. */
@@ -535,6 +265,8 @@ enum cairn_status cairn_leg_right(struct cairn_sides *x, const struct cairn_chec
     r->own = x->k.ops;
     cairn_trace_begin(&t);
     st = pass_run(x, afforded, n, err);
+    if (st == CAIRN_OK)
+        st = late_run(r, afforded, n, report, err);
     cairn_trace_end(&t);
     TRY(st);
     if (json_object_set_new(report, "right", json_pack("{s:i, s:I, s:I, s:f, s:s}", "sequences", n, "calls", (json_int_t)r->calls, "values", (json_int_t)r->values, "worst",
@@ -546,7 +278,7 @@ enum cairn_status cairn_leg_right(struct cairn_sides *x, const struct cairn_chec
     if (p->lora)
         TRY(cairn_sides_masters_load(x, err)); /* as cairn_legs_open has kept them */
 out:
-    regions_free(r);
+    cairn_right_copies_free(r);
     cairn_compute_close(&r->ref);
     free(r);
     return st;
