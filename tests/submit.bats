@@ -53,6 +53,18 @@ SH
 }
 with_fake() { PATH=$fake:$PATH "$@"; }
 
+@test "--dry-run makes no weights, of a model of hundreds of gigabytes neither; what follows makes them" {
+    big=$BATS_TEST_TMPDIR/big
+    is 0 "$cairn" submit recipes/glm5.3-flash.yaml --run "$big" --dry-run
+    says "1.rollout" "#SBATCH"
+    [ ! -e "$big/base" ] && [ ! -e "$big/policy" ]
+    is 0 "$cairn" submit "$micro" --run "$dir" --dry-run
+    [ ! -e "$dir/base" ]
+    is 0 "$cairn" status "$dir"
+    PATH=/usr/bin:/bin run "$cairn" submit "$dir" # with Slurm or without: the run is begun
+    [ -e "$dir/base/MANIFEST.json" ]
+}
+
 @test "--dry-run needs no Slurm: plan and scripts, made of what the recipe asks for" {
     is 0 env PATH=/usr/bin:/bin "$cairn" submit "$micro" --run "$dir" --dry-run 'slurm.partition=my part' slurm.train.nodes=2 slurm.train.tasks_per_node=4 \
         rollout.tasks=3 slurm.time=02:00:00 'slurm.gres=gpu:8' 'slurm.extra=["--exclusive"]' 'slurm.setup=["module load openmpi"]' 'slurm.exclude="n1,n2"' \

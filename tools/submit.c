@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "ckpt/attempt.h"
 #include "slurm/submit.h"
 #include "stages/common/lock.h"
 #include "stages/common/place.h"
@@ -69,6 +70,16 @@ static int is_run(const char *path)
     return is;
 }
 
+/* Has the run its base? One that was only planned has none. */
+static int is_begun(const char *dir)
+{
+    char *base = cairn_path_join(dir, "base");
+    int is = base && cairn_artefact_committed(base);
+
+    free(base);
+    return is;
+}
+
 /* Opens or makes the run, ops keys taken over; the directory's lock keeps `cairn run` and another submit off meanwhile. */
 static enum cairn_status run_make(const struct args *a, struct cairn_run **run, struct cairn_error *err)
 {
@@ -81,7 +92,7 @@ static enum cairn_status run_make(const struct args *a, struct cairn_run **run, 
 
     if (from_run && a->recipe.run && strcmp(a->recipe.run, a->recipe.recipe))
         TRY(cairn_fail(err, CAIRN_EUSAGE, "%s is a run: leave --run out, or name a recipe", a->recipe.recipe));
-    if (from_run && !a->recipe.overrides) {
+    if (from_run && !a->recipe.overrides && (a->dry || is_begun(dir))) {
         TRY(cairn_run_open(run, dir, err));
         goto out;
     }
@@ -90,7 +101,8 @@ static enum cairn_status run_make(const struct args *a, struct cairn_run **run, 
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_recipe_load(&recipe, file, a->recipe.overrides, a->recipe.override, err));
     TRY(cairn_place_take(&place, dir, 100, err)); /* another submit is through in a moment; a cairn run is not */
-    TRY(cairn_run_init(run, dir, recipe, err));
+    /* A plan needs no weights: of a model of hundreds of gigabytes none are made for it. */
+    TRY(a->dry ? cairn_run_draft(run, dir, recipe, err) : cairn_run_init(run, dir, recipe, err));
     recipe = NULL;
 out:
     cairn_place_leave(&place);

@@ -449,7 +449,8 @@ static enum cairn_status place_check(const struct cairn_run *r, struct cairn_err
     return st;
 }
 
-enum cairn_status cairn_run_init(struct cairn_run **out, const char *dir, struct cairn_recipe *recipe, struct cairn_error *err)
+/* The run as its recipe says, without a weight. */
+static enum cairn_status draft(struct cairn_run **out, const char *dir, struct cairn_recipe *recipe, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_run *r = NULL;
@@ -479,6 +480,28 @@ enum cairn_status cairn_run_init(struct cairn_run **out, const char *dir, struct
         r->recipe = NULL;
         TRY(recipe_load(r, err));
     }
+    *out = r;
+    r = NULL;
+out:
+    cairn_run_close(r);
+    return st;
+}
+
+enum cairn_status cairn_run_draft(struct cairn_run **out, const char *dir, struct cairn_recipe *recipe, struct cairn_error *err)
+{
+    enum cairn_status st = draft(out, dir, recipe, err);
+
+    if (st == CAIRN_OK)
+        cairn_recipe_free(recipe);
+    return st;
+}
+
+enum cairn_status cairn_run_init(struct cairn_run **out, const char *dir, struct cairn_recipe *recipe, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_run *r = NULL;
+
+    TRY(draft(&r, dir, recipe, err));
     TRY(cairn_begin_base(r, err));
     TRY(cairn_begin_policy(r, err));
     cairn_recipe_free(recipe);

@@ -49,6 +49,8 @@ void cairn_run_close(struct cairn_run *r);
  * warm start. Idempotent: a half-made run is finished. A science or layout key that differs from the frozen recipe: CAIRN_ERECIPE with
  * the difference; ops keys are taken over. */
 enum cairn_status cairn_run_init(struct cairn_run **out, const char *dir, struct cairn_recipe *recipe, struct cairn_error *err);
+/* The same without a weight, base and policy 0 being made by the init that follows: for plans. */
+enum cairn_status cairn_run_draft(struct cairn_run **out, const char *dir, struct cairn_recipe *recipe, struct cairn_error *err);
 
 /* The policy that a rollout samples from: run.lag steps older than the one that the step trains, policy 0 at the least. Of an evaluation: its
  * step's. */
