@@ -309,11 +309,11 @@ $(B)/lib/hold.so: tests/slurm/hold.c
 	$(CC) $(STD) -D_GNU_SOURCE -O2 -g $(WARN) -fPIC -shared $< -o $@ -ldl
 
 # The fault campaign: a preloaded shim (never sanitized: it comes first) and its drivers.
-$(B)/lib/faultshim.so: tests/faults/shim.c tests/faults/plan.h tests/faults/journal.h
+$(B)/lib/faultshim.so: $(wildcard tests/faults/shim/*.[ch]) tests/faults/plan.h tests/faults/journal.h
 	@mkdir -p $(@D)
-	$(CC) -I. $(STD) -O2 -g $(WARN) -fPIC -pthread -shared $< -o $@ -ldl
+	$(CC) -I. $(STD) -O2 -g $(WARN) -fPIC -ftls-model=initial-exec -pthread -shared $(filter %.c,$^) -o $@ -ldl
 
-FAULT_OBJ := $(patsubst %.c,$(B)/obj/%.o,$(filter-out tests/faults/shim.c,$(wildcard tests/faults/*.c)))
+FAULT_OBJ := $(patsubst %.c,$(B)/obj/%.o,$(wildcard tests/faults/*.c))
 $(B)/tests/faults: $(FAULT_OBJ) $(call lib,$(LINK_all)) | $(B)/lib/faultshim.so
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $(FAULT_OBJ) $(call lib,$(LINK_all)) -o $@ $(call sys,$(LINK_all))

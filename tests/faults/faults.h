@@ -5,15 +5,19 @@
 #include "tests/faults/lab.h"
 #include "tests/faults/pool.h"
 
+#define FAULTS_PASSES 12 /* an mpirun takes its time: each pass over the ranks tries one of twelve points */
+
 struct faults_opts {
     int jobs;
     long every;          /* only every so many-th point or sample; 1: all */
     uint64_t seed;
     const char *subject; /* only this one, or NULL */
     long point;          /* only this number of it (as printed), or 0 */
+    long passes;         /* of ranks: so many twelfths of all points */
 };
 
 /* Every part: number of violations. */
+long faults_threads(const struct faults_opts *o);
 long faults_points(const struct faults_opts *o);
 long faults_ranks(const struct faults_opts *o);
 long faults_kills(const struct faults_opts *o);
@@ -30,7 +34,8 @@ long faults_growth(const struct faults_opts *o);
 /* The state in which a subject of points.c begins, borrowed: a run directory. */
 const char *faults_state(const char *name, const struct lab **lab);
 
-/* What pins.c starts of this program: exit codes. */
+/* What pins.c and threads.c start of this program: exit codes. */
+int faults_child_threads(const char *dir);
 int faults_child_reader(const char *dir);
 int faults_child_collector(const char *dir);
 

@@ -26,6 +26,7 @@ static const struct part {
     double cost; /* minutes on two cores, about */
     const char *what;
 } parts[] = {
+    {"threads", faults_threads, 20, 0.1, "the shim: a fault in one of two threads is met there"},
     {"points", faults_points, 400, 21, "every file operation of every stage fails, or is the last one"},
     {"ranks", faults_ranks, 400, 6, "the same in one rank of several"},
     {"kills", faults_kills, 25, 2.5, "SIGKILL at random moments of whole runs of 1, 2 and 4 ranks"},
@@ -150,7 +151,7 @@ static void identity(const char *build, const struct faults_opts *o, const char 
     char *cmd = lab_text("cd '%s' && find bin lib tests/faults -type f ! -name '*.a' | LC_ALL=C sort && cd - >/dev/null && find "
                          "tests/faults -type f | LC_ALL=C sort",
                          build),
-         *line = NULL, *text = lab_text("every %ld seed %llu parts %s", o->every, (unsigned long long)o->seed, wanted);
+         *line = NULL, *text = lab_text("every %ld passes %ld seed %llu parts %s", o->every, o->passes, (unsigned long long)o->seed, wanted);
     struct cairn_digest all = cairn_digest_bytes(text, strlen(text)), d;
     struct cairn_error err = {0};
     FILE *f = popen(cmd, "r");
@@ -183,14 +184,14 @@ static int usage(FILE *f)
 {
     fprintf(
         f,
-        "usage: faults PART ... [--jobs J] [--journal FILE] [--every K] [--seed S] [--build DIR] [--subject NAME [--point N]]\n");
+        "usage: faults PART ... [--jobs J] [--journal FILE] [--every K] [--passes P] [--seed S] [--build DIR] [--subject NAME [--point N]]\n");
     for (int i = 0; i < PARTS; i++)
         fprintf(f, "  %-9s %s\n", parts[i].name, parts[i].what);
     fprintf(
         f, "  all       all of them, within the hour on two cores\n"
            "  quick     a little of most, for `make test`\n"
            "--journal: what is done is written there, and a killed campaign goes on from it. --every: only every K-th point or "
-           "sample.\n"
+           "sample. --passes: of ranks so many twelfths of the points (1).\n"
            "Examples:\n  build/tests/faults points --every 25\n  build/tests/faults all --jobs 4 --journal build/faults.journal\n");
     return f == stdout ? 0 : 64;
 }
@@ -224,6 +225,8 @@ static int parse(struct asked *a, int argc, char **argv)
             a->o.subject = argv[++i];
         else if (takes && !strcmp(argv[i], "--every") && cairn_parse_i64(argv[++i], &v) && v > 0)
             a->o.every = (long)v;
+        else if (takes && !strcmp(argv[i], "--passes") && cairn_parse_i64(argv[++i], &v) && v > 0 && v <= FAULTS_PASSES)
+            a->o.passes = (long)v;
         else if (takes && !strcmp(argv[i], "--jobs") && cairn_parse_i64(argv[++i], &v) && v > 0 && v < 1000)
             a->o.jobs = (int)v;
         else if (takes && !strcmp(argv[i], "--point") && cairn_parse_i64(argv[++i], &v) && v > 0)
@@ -240,7 +243,7 @@ static int parse(struct asked *a, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    struct asked a = {.o = {.jobs = 2, .every = 1, .seed = 1}, .build = getenv("CAIRN_BUILD")};
+    struct asked a = {.o = {.jobs = 2, .every = 1, .seed = 1, .passes = 1}, .build = getenv("CAIRN_BUILD")};
     double total = 0, before = 0, t0 = lab_now();
     char hex[33], wanted[400] = "";
     long known;
@@ -248,6 +251,8 @@ int main(int argc, char **argv)
 
     if (argc == 3 && !strcmp(argv[1], "child-reader"))
         return faults_child_reader(argv[2]);
+    if (argc == 3 && !strcmp(argv[1], "child-threads"))
+        return faults_child_threads(argv[2]);
     if (argc == 3 && !strcmp(argv[1], "child-collector"))
         return faults_child_collector(argv[2]);
     if ((rc = parse(&a, argc, argv)))

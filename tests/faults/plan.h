@@ -3,13 +3,17 @@
  *   CAIRN_FAULT_ROOT     the run directory (absolute, real path): only calls on paths below it are counted
  *   CAIRN_FAULT_PROGRAM  base name of the program that is meant (others only pass the variables on); empty: all
  *   CAIRN_FAULT_REPORT   a file to which every process appends lines:
- *                            call N OP CLASS BYTES PATH   (only with trace=1) the N-th counted call
+ *                            call N OP CLASS BYTES THREAD PATH   (only with trace=1) the N-th counted call, made by that thread
  *                            fire N OP CLASS BYTES PATH   the fault happened there
  *                            outside OP PATH              something beyond root and $CAIRN_FAULT_FREE was created, changed or removed
  *                            publish PATH                 PATH/MANIFEST.json came to be (a link or rename that succeeded)
  *                            end N PID                    the process ended by itself, N calls were counted
  *   CAIRN_FAULT          blank-separated key=value:
  *                            n=17          fire at the 17th counted call; 0: never
+ *                            thread=T      n counts calls of that thread alone (0: the first one, 1, 2 ...: the others as they make their first
+ *                                          counted calls): what another thread does meanwhile moves nothing; fire at the first of them,
+ *                                          from the n-th on, that `may` holds
+ *                            may=MASK      see thread
  *                            ops=MASK      which operations count (decimal mask of 1 << enum fault_op)
  *                            classes=MASK  which classes count
  *                            kind=K        none, kill, torn, errno, short, again, delay, lie, stop, jump

@@ -17,8 +17,6 @@
 
 #include "tests/faults/subjects.h"
 
-#define RANKS_EVERY 12 /* of the points in a rank */
-
 /* ---- kinds ------------------------------------------------------------------------------------------------------------ */
 
 #define ALL FAULT_ALL
@@ -51,9 +49,11 @@ static const struct sort {
 };
 #define SORTS ((int)(sizeof sorts / sizeof *sorts))
 
+/* A point is bound to a thread: call n of those that it makes, or the next one of it to which the fault can happen. What other threads do
+ * before it, now more, now less, does not move it. */
 struct point {
     long at; /* its number among all of the subject's */
-    int sort;
+    int sort, thread;
     long n;
 };
 
@@ -130,7 +130,8 @@ static int trial(void *arg, long i, const char *box, char *why)
 
     snprintf(dir, sizeof dir, "%s/run", box);
     subject_plan(s, which, sizeof which);
-    snprintf(plan, sizeof plan, "n=%ld ops=%u kind=%s errno=%d on=%d%s", p->n, k->counted, fault_kind_name[k->kind], k->errnum, k->on, which);
+    snprintf(plan, sizeof plan, "n=%ld thread=%d ops=%u may=%u kind=%s errno=%d on=%d%s", p->n, p->thread, k->counted, k->ops, fault_kind_name[k->kind],
+             k->errnum, k->on, which);
     if (s->state)
         lab_copy(s->state, dir);
     subject_argv(s, dir, &x, scratch);
@@ -164,16 +165,16 @@ static void name_of(void *arg, long i, char *out, size_t n)
     const struct campaign *c = arg;
     const struct point *p = &c->point[i];
 
-    snprintf(out, n, "points --subject %s --point %ld: %s, call %ld", c->subject->name, p->at, sorts[p->sort].name, p->n);
+    snprintf(out, n, "points --subject %s --point %ld: %s, call %ld of thread %d", c->subject->name, p->at, sorts[p->sort].name, p->n, p->thread);
 }
 
-/* Call n of those in `mask`, as a number among all; 0: none. */
+/* Calls in `mask` up to call `upto`, of the thread that made that. */
 static long count_in(const struct subject *s, unsigned mask, long upto)
 {
     long n = 0;
 
     for (long i = 1; i <= upto; i++)
-        n += mask >> s->op[i] & 1;
+        n += s->thread[i] == s->thread[upto] && mask >> s->op[i] & 1;
     return n;
 }
 
@@ -184,12 +185,11 @@ static void add(struct campaign *c, struct point p)
     c->point[c->n++] = p;
 }
 
-/* All subjects; every: of the points. */
-static long campaign(struct subject *subject, int n, const struct faults_opts *o, long every, int *stages, long *total)
+/* All subjects; every: of the points, in pass `pass` of several other ones each. */
+static long campaign(struct subject *subject, int n, const struct faults_opts *o, long every, long pass, int *stages, long *total)
 {
     long violated = 0;
 
-    lab_part_pools(n);
     for (int i = 0; i < n; i++) {
         struct subject *s = &subject[i];
         struct campaign c = {.subject = s};
@@ -202,9 +202,10 @@ static long campaign(struct subject *subject, int n, const struct faults_opts *o
             continue;
         subject_prepare(s);
         for (int k = 0; k < SORTS; k++)
-            for (long m = 1; m <= s->calls; m++)
-                if (sorts[k].ops >> s->op[m] & 1)
-                    add(&c, (struct point){c.n + 1, k, sorts[k].counted == ALL ? m : count_in(s, sorts[k].counted, m)});
+            for (int t = 0; t < s->threads; t++) /* thread by thread: the same numbers, however they ran beside one another */
+                for (long m = 1; m <= s->calls; m++)
+                    if (s->thread[m] == t && sorts[k].ops >> s->op[m] & 1)
+                        add(&c, (struct point){c.n + 1, k, t, count_in(s, sorts[k].counted, m)});
         all = c.n;
         if (o->point) {
             if (o->point > all)
@@ -212,11 +213,11 @@ static long campaign(struct subject *subject, int n, const struct faults_opts *o
             c.point[0] = c.point[o->point - 1];
             c.n = 1;
         } else if (every > 1) { /* another offset in each subject, so that all kinds come */
-            for (long m = (i * 7) % every; m < all; m += every)
+            for (long m = (i * 7 + pass) % every; m < all; m += every)
                 c.point[kept++] = c.point[m];
             c.n = kept;
         }
-        snprintf(key, sizeof key, "points/%s", s->name);
+        snprintf(key, sizeof key, "points/%s/%ld", s->name, pass);
         r = lab_pool_run(s->lab, &(struct lab_pool){o->jobs, c.n, trial, name_of, &c}, key);
         tap(!r.violated && r.idle * 50 <= c.n, "%s: %ld calls, %ld of %ld fault points, %ld violations%s, %.0f s", s->name, s->calls, r.held + r.violated,
             all, r.violated, r.idle ? " (some calls did not come)" : "", lab_now() - t0);
@@ -231,8 +232,10 @@ static long campaign(struct subject *subject, int n, const struct faults_opts *o
 long faults_points(const struct faults_opts *o)
 {
     int stages = 0;
-    long total = 0, violated = campaign(faults_subjects, faults_subject_count, o, o->every, &stages, &total);
+    long total = 0, violated;
 
+    lab_part_pools(faults_subject_count);
+    violated = campaign(faults_subjects, faults_subject_count, o, o->every, 0, &stages, &total);
     sum("%ld fault points in %d stages and states of stages, %ld violations", total, stages, violated);
     sum_points(total, stages);
     return violated;
@@ -241,14 +244,18 @@ long faults_points(const struct faults_opts *o)
 long faults_ranks(const struct faults_opts *o)
 {
     int stages = 0;
-    long total = 0, violated;
+    long total = 0, violated = 0;
 
     if (!lab_get(LAB_RANKS_2)) {
         tap(1, "ranks # SKIP there is no mpirun: NOTHING WAS TRIED WITH SEVERAL RANKS");
         sum("not tried: there is no mpirun");
         return 0;
     }
-    violated = campaign(faults_rank_subjects, faults_rank_subject_count, o, o->every * RANKS_EVERY, &stages, &total);
+    lab_part_pools(faults_rank_subject_count * (int)o->passes);
+    for (long pass = 0; pass < o->passes; pass++) {
+        stages = 0;
+        violated += campaign(faults_rank_subjects, faults_rank_subject_count, o, o->every * FAULTS_PASSES, pass, &stages, &total);
+    }
     sum("%ld fault points in one rank of two, %d stages and ranks, %ld violations", total, stages, violated);
     sum_points(total, stages);
     return violated;

@@ -148,21 +148,24 @@ static char *traced(struct subject *s, long stop, const char *as, long *publish)
     if ((stop && s->lab->ranks > 1 ? e.code <= 0 : e.code != (stop ? -9 : 0)) || e.outside)
         lab_die("%s without a fault ended with %d: %s %s", s->name, e.code, e.last, e.where);
     free(s->op);
-    s->calls = 0;
-    s->op = NULL;
+    free(s->thread);
+    s->calls = s->threads = 0;
+    s->op = s->thread = NULL;
     if (!(f = fopen(report, "re")))
         lab_die("%s: %s", report, strerror(errno));
     while (getline(&line, &cap, f) > 0) {
         char op[16], cls[16];
-        long k;
+        long k, thread;
 
-        if (sscanf(line, "call %ld %15s %15s", &k, op, cls) != 3)
+        if (sscanf(line, "call %ld %15s %15s %*d %ld", &k, op, cls, &thread) != 4)
             continue;
         if (k > s->calls) { /* two threads may tell out of order */
-            if (!(s->op = realloc(s->op, (size_t)k + 1)))
+            if (!(s->op = realloc(s->op, (size_t)k + 1)) || !(s->thread = realloc(s->thread, (size_t)k + 1)))
                 lab_die("out of memory");
             s->calls = k;
         }
+        s->thread[k] = (unsigned char)thread;
+        s->threads = thread >= s->threads ? (int)thread + 1 : s->threads;
         for (int i = 0; i < OPS; i++)
             if (!strcmp(op, fault_op_name[i]))
                 s->op[k] = (unsigned char)i;

@@ -30,7 +30,8 @@ struct subject {
     char *state;        /* NULL: nothing is there yet */
     int link;
     long calls;
-    unsigned char *op;  /* (calls + 1) of call n */
+    int threads;
+    unsigned char *op, *thread; /* (calls + 1) of call n */
 };
 
 /* Those of one process, and those of one rank of two. */
