@@ -8,9 +8,9 @@
 #include "tools/check/picked.h"
 #include "tools/check/plain.h"
 
-#define TIES(rows) ((rows) / 50 + 1) /* rows of a block whose choice may differ, because two scores all but tie */
-#define NOISE      8                 /* times what the run's own roundings do to linear attention, that it may be off */
-#define MIXING     0x1p-16           /* of weights between streams, which are all about 1: fp32 products over J*D channels, sigmoids, 39 divisions */
+#define GROUPED(rows) ((rows) / 50 + 1) /* rows whose experts may be of another group, because two groups all but tie */
+#define NOISE         8                 /* times what the run's own roundings do that linear attention, and scores of what is chosen, may be off */
+#define MIXING        0x1p-16           /* of weights between streams, which are all about 1: fp32 products over J*D channels, sigmoids, 39 divisions */
 
 /* ---- holding against ----------------------------------------------------------------------------------------------------------- */
 
@@ -19,6 +19,7 @@ struct holding {
     struct cairn_plain *plain;
     const struct cairn_model_config *c;
     double bar, rounding; /* of a block's own size; of the stream that it is added to */
+    double terms;         /* of the terms of a score */
     enum cairn_plain_rounding own;
     double worst; /* share of what is allowed that was used up at most */
     int64_t blocks;
@@ -112,26 +113,21 @@ out:
     return st;
 }
 
-/* Sets of a sequence as 0 and 1; returns the first row that differs in *row and how many do. */
-static int64_t sets_apart(const uint8_t *a, const uint8_t *b, int64_t n, int64_t width, int64_t *row)
+/* Choices may be others where two scores are as near as rounding makes them; `free_rows` may differ anyhow. */
+static enum cairn_status choices_hold(struct holding *h, int layer, const char *block, const double *gap, int64_t free_rows, struct cairn_error *err)
 {
-    int64_t apart = 0;
-
-    for (int64_t t = n - 1; t >= 0; t--)
-        if (memcmp(a + t * width, b + t * width, (size_t)width) != 0) {
-            apart++;
-            *row = t;
-        }
-    return apart;
-}
-
-static enum cairn_status sets_hold(struct holding *h, int layer, const char *block, const uint8_t *mine, const uint8_t *theirs, int64_t width,
-                                   struct cairn_error *err)
-{
-    int64_t row = 0, apart = sets_apart(mine, theirs, h->n, width, &row);
+    int64_t row = -1, apart = 0;
     char what[120];
 
-    if (apart <= TIES(h->n))
+    for (int64_t t = h->n - 1; t >= 0; t--) {
+        if (isfinite(gap[t]) && gap[t] <= h->terms)
+            h->worst = fmax(h->worst, gap[t] / h->terms);
+        else {
+            apart++;
+            row = t;
+        }
+    }
+    if (apart <= free_rows)
         return CAIRN_OK;
     snprintf(what, sizeof what, "and %lld further rows of it other choices are made", (long long)(apart - 1));
     return finding(h, layer, block, row, what, err);
@@ -142,17 +138,17 @@ static enum cairn_status sets_hold(struct holding *h, int layer, const char *blo
 /* Memory for a sequence. */
 struct room {
     double *x, *added, *noise; /* (n, D): what a block is given, what it makes; (n) */
-    uint8_t *keys, *chosen;    /* (n, n): the run's, of the last layer that chose; the plain model's */
-    uint8_t *experts, *taken;  /* (n, E) */
+    double *gap;               /* (n): plain.h */
+    uint8_t *keys, *experts;   /* (n, n), (n, E): the run's choices; keys of the last layer that chose */
 };
 
 static enum cairn_status room_make(struct room *r, const struct holding *h, struct cairn_error *err)
 {
     size_t n = (size_t)h->n, D = (size_t)h->c->width, E = h->c->experts > 0 ? (size_t)h->c->experts : 1;
 
-    *r = (struct room){.added = malloc(n * D * sizeof *r->added), .noise = malloc(n * sizeof *r->noise), .keys = calloc(n, n), .chosen = calloc(n, n),
-                       .experts = calloc(n, E), .taken = calloc(n, E)};
-    return r->added && r->noise && r->keys && r->chosen && r->experts && r->taken ? CAIRN_OK : CAIRN_NOMEM(err);
+    *r = (struct room){.added = malloc(n * D * sizeof *r->added), .noise = malloc(n * sizeof *r->noise), .gap = malloc(n * sizeof *r->gap),
+                       .keys = calloc(n, n), .experts = calloc(n, E)};
+    return r->added && r->noise && r->gap && r->keys && r->experts ? CAIRN_OK : CAIRN_NOMEM(err);
 }
 
 static void room_free(struct room *r)
@@ -160,10 +156,9 @@ static void room_free(struct room *r)
     free(r->x);
     free(r->added);
     free(r->noise);
+    free(r->gap);
     free(r->keys);
-    free(r->chosen);
     free(r->experts);
-    free(r->taken);
 }
 
 /* The keys that the run chose in a layer with an indexer; a layer without one attends to those of the last. */
@@ -197,9 +192,9 @@ static enum cairn_status attention_make(struct holding *h, struct room *r, int l
 
     if (!h->c->kda[layer]) {
         TRY(keys_take(h, r, layer, err));
-        TRY(cairn_plain_attention(h->plain, layer, r->x, h->n, r->chosen, r->keys, r->added, err));
+        TRY(cairn_plain_attention(h->plain, layer, r->x, h->n, r->keys, r->gap, r->added, err));
         if (h->c->indexer[layer])
-            TRY(sets_hold(h, layer, "indexer", r->keys, r->chosen, h->n, err));
+            TRY(choices_hold(h, layer, "indexer", r->gap, 0, err));
         goto out;
     }
     if (!(again = malloc((size_t)(h->n * D) * sizeof *again)))
@@ -225,13 +220,13 @@ static enum cairn_status mlp_make(struct holding *h, struct room *r, int layer, 
     enum cairn_status st = CAIRN_OK;
 
     if (routed)
-        memset(r->taken, 0, (size_t)(h->n * c->experts));
+        memset(r->experts, 0, (size_t)(h->n * c->experts));
     for (int64_t t = 0; routed && experts && t < h->n; t++)
         for (int k = 0; k < c->experts_per_token; k++)
-            r->taken[t * c->experts + experts[(h->first + t) * c->experts_per_token + k]] = 1;
-    TRY(cairn_plain_mlp(h->plain, layer, r->x, h->n, r->experts, routed ? r->taken : NULL, r->added, err));
+            r->experts[t * c->experts + experts[(h->first + t) * c->experts_per_token + k]] = 1;
+    TRY(cairn_plain_mlp(h->plain, layer, r->x, h->n, r->experts, r->gap, r->added, err));
     if (routed)
-        TRY(sets_hold(h, layer, "router", r->taken, r->experts, c->experts, err));
+        TRY(choices_hold(h, layer, "router", r->gap, c->n_group > 1 ? GROUPED(h->n) : 0, err));
 out:
     return st;
 }
@@ -397,7 +392,7 @@ enum cairn_status cairn_blocks_check(struct cairn_sides *x, const struct cairn_s
     struct cairn_trainer *t = &x->trainer;
     int narrow = x->k.act == CAIRN_BF16;
     struct cairn_picked p = {.x = x};
-    struct holding h = {.p = &p, .c = &t->policy.config, .bar = narrow ? 3e-2 : 1e-4, .rounding = narrow ? 0x1p-7 : 0x1p-21,
+    struct holding h = {.p = &p, .c = &t->policy.config, .bar = narrow ? 3e-2 : 1e-4, .rounding = narrow ? 0x1p-7 : 0x1p-21, .terms = NOISE * (narrow ? 0x1p-8 : 0x1p-20),
                         .own = narrow ? CAIRN_PLAIN_BF16 : CAIRN_PLAIN_F32};
     int64_t next = 0, number = 0;
     enum cairn_status st = CAIRN_OK;

@@ -21,9 +21,12 @@ double cairn_plain_widen(const char *h, enum cairn_dtype t, int64_t i);
 
 /* x (n, D) = embedding of ids. */
 enum cairn_status cairn_plain_embed(struct cairn_plain *p, const int32_t *id, int64_t n, double *x, struct cairn_error *err);
-/* What attention of a layer adds to x (n, D), positions from 0. choice (n, n) of 0 and 1: which keys each row sees; a layer with an indexer
- * writes there what it would choose, `given` (or NULL) are the choices to attend with instead. */
-enum cairn_status cairn_plain_attention(struct cairn_plain *p, int layer, const double *x, int64_t n, uint8_t *choice, const uint8_t *given, double *out,
+/* Given choices are judged by what would have been chosen: gap (n) is 0 where both are the same, else by how much the best that was left out beats
+ * the worst that was taken for it, over the root of the summed squares of the terms that these scores are sums of: what rounding is measured by.
+ * Infinite where no exchange makes the one from the other. */
+/* What attention of a layer adds to x (n, D), positions from 0, each row seeing the keys that are 1 in `given` (n, n). A layer with an indexer
+ * writes gap. */
+enum cairn_status cairn_plain_attention(struct cairn_plain *p, int layer, const double *x, int64_t n, const uint8_t *given, double *gap, double *out,
                                         struct cairn_error *err);
 /* How a run's own rows hold what lies between two of its ops; EXACT: doubles. */
 enum cairn_plain_rounding { CAIRN_PLAIN_EXACT, CAIRN_PLAIN_F32, CAIRN_PLAIN_BF16 };
@@ -35,9 +38,8 @@ enum cairn_status cairn_plain_kda(struct cairn_plain *p, int layer, const double
  * among the streams, [from][to], and the block's input in (n, D). */
 enum cairn_status cairn_plain_hyper(struct cairn_plain *p, int layer, int site, const double *x, int64_t n, double *mix, double *in,
                                     struct cairn_error *err);
-/* What the MLP or the experts add. experts (n, E) of 0 and 1: written, what the router would choose; given: take these. Dense layers
- * leave both alone. */
-enum cairn_status cairn_plain_mlp(struct cairn_plain *p, int layer, const double *x, int64_t n, uint8_t *experts, const uint8_t *given, double *out,
+/* What the MLP or the experts add; the experts that are 1 in `given` (n, E). Dense layers leave given and gap alone. */
+enum cairn_status cairn_plain_mlp(struct cairn_plain *p, int layer, const double *x, int64_t n, const uint8_t *given, double *gap, double *out,
                                   struct cairn_error *err);
 /* Log-probability of target[i] (-1: not wanted) behind row i at a temperature, from the last residual stream x. */
 enum cairn_status cairn_plain_logprobs(struct cairn_plain *p, const double *x, int64_t n, const int32_t *target, double temperature, double *out,

@@ -7,7 +7,7 @@ struct attention {
     struct cairn_plain_matrix wq, wk, k_gain, k_bias, wp;                         /* of the indexer */
     struct cairn_plain_matrix ape, gate;                                          /* where its keys are pools of tokens */
     double *h, *raw, *lat, *q, *kv, *c, *k, *mix, *iq, *ik, *iw, *score, *ig;
-    uint8_t *pool;
+    uint8_t *mine, *pools; /* (n): of one row, what would be chosen; which pools were given */
 };
 
 static enum cairn_status attention_weights(struct cairn_plain *p, struct attention *a, int layer, struct cairn_error *err)
@@ -47,7 +47,8 @@ static void attention_free(struct attention *a)
         free(m[i]->w);
     for (size_t i = 0; i < sizeof d / sizeof *d; i++)
         free(d[i]);
-    free(a->pool);
+    free(a->mine);
+    free(a->pools);
 }
 
 static enum cairn_status attention_room(const struct cairn_model_config *c, struct attention *a, int64_t n, struct cairn_error *err)
@@ -67,8 +68,9 @@ static enum cairn_status attention_room(const struct cairn_model_config *c, stru
     a->iw = room(n, c->index_heads);
     a->score = room(n, 1);
     a->ig = room(n, c->index_dim);
-    a->pool = calloc((size_t)n + 1, 1);
-    return a->ig && a->pool && a->h && a->raw && a->lat && a->q && a->kv && a->c && a->k && a->mix && a->iq && a->ik && a->iw && a->score ? CAIRN_OK : CAIRN_NOMEM(err);
+    a->mine = calloc((size_t)n + 1, 1);
+    a->pools = calloc((size_t)n + 1, 1);
+    return a->ig && a->mine && a->pools && a->h && a->raw && a->lat && a->q && a->kv && a->c && a->k && a->mix && a->iq && a->ik && a->iw && a->score ? CAIRN_OK : CAIRN_NOMEM(err);
 }
 
 /* Queries, latents, keys and values of every row, rotated. */
@@ -109,19 +111,46 @@ static void index_project(const struct cairn_model_config *c, struct attention *
     }
 }
 
-static void index_choose(const struct cairn_model_config *c, struct attention *a, int64_t n, uint8_t *choice)
+/* Score of key s for row t, into *score; returned: the root of its terms' summed squares. */
+static double index_score(const struct cairn_model_config *c, const struct attention *a, int64_t t, int64_t s, double *score)
 {
     int64_t d = c->index_dim;
+    double terms = 0;
 
+    *score = 0;
+    for (int64_t h = 0; h < c->index_heads; h++) {
+        const double *q = a->iq + (t * c->index_heads + h) * d, *k = a->ik + s * d;
+        double w = a->iw[t * c->index_heads + h] / sqrt((double)(c->index_heads * d)), squares = 0;
+
+        for (int64_t i = 0; i < d; i++)
+            squares += q[i] * q[i] * k[i] * k[i];
+        *score += w * fmax(0, dot(q, k, d));
+        terms += fabs(w) * sqrt(squares);
+    }
+    return terms;
+}
+
+/* The gap of row t, whose a->mine and a->score are there, n of them. */
+static double index_gap(const struct cairn_model_config *c, const struct attention *a, int64_t t, const uint8_t *given, int64_t n)
+{
+    int64_t lost, taken;
+    double unused;
+
+    if (exchanged(a->score, a->mine, given, n, &lost, &taken))
+        return INFINITY;
+    return lost < 0 ? 0 : (a->score[lost] - a->score[taken]) / fmax(index_score(c, a, t, lost, &unused), index_score(c, a, t, taken, &unused));
+}
+
+static void index_judge(const struct cairn_model_config *c, struct attention *a, int64_t n, const uint8_t *given, double *gap)
+{
     for (int64_t t = 0; t < n; t++) {
-        for (int64_t s = 0; s <= t; s++) {
-            a->score[s] = 0;
-            for (int64_t h = 0; h < c->index_heads; h++)
-                a->score[s] += a->iw[t * c->index_heads + h] / sqrt((double)c->index_heads) *
-                               fmax(0, dot(a->iq + (t * c->index_heads + h) * d, a->ik + s * d, d) / sqrt((double)d));
-        }
-        memset(choice + t * n, 0, (size_t)n);
-        choose(a->score, NULL, t + 1, c->index_topk, choice + t * n);
+        for (int64_t s = 0; s <= t; s++)
+            index_score(c, a, t, s, &a->score[s]);
+        choose(a->score, NULL, t + 1, c->index_topk, a->mine);
+        gap[t] = index_gap(c, a, t, given + t * n, t + 1);
+        for (int64_t s = t + 1; s < n; s++)
+            if (given[t * n + s])
+                gap[t] = INFINITY;
     }
 }
 
@@ -148,24 +177,24 @@ static void pools_make(const struct cairn_model_config *c, struct attention *a, 
 }
 
 /* Whole pools up to a row's own token, the best of them with all their tokens, and the tokens behind the last whole one. */
-static void pools_choose(const struct cairn_model_config *c, struct attention *a, int64_t n, uint8_t *choice)
+static void pools_judge(const struct cairn_model_config *c, struct attention *a, int64_t n, const uint8_t *given, double *gap)
 {
-    int64_t d = c->index_dim, m = c->index_pool;
+    int64_t m = c->index_pool;
 
     pools_make(c, a, n);
-    memset(choice, 0, (size_t)(n * n));
     for (int64_t t = 0; t < n; t++) {
+        const uint8_t *row = given + t * n;
         int64_t pools = (t + 1) / m;
 
         for (int64_t p = 0; p < pools; p++) {
-            a->score[p] = 0;
-            for (int64_t h = 0; h < c->index_heads; h++)
-                a->score[p] += a->iw[t * c->index_heads + h] / sqrt((double)c->index_heads) *
-                               fmax(0, dot(a->iq + (t * c->index_heads + h) * d, a->ik + p * d, d) / sqrt((double)d));
+            index_score(c, a, t, p, &a->score[p]);
+            a->pools[p] = row[p * m];
         }
-        choose(a->score, NULL, pools, c->index_topk / m, a->pool);
-        for (int64_t s = 0; s <= t; s++)
-            choice[t * n + s] = s / m < pools ? a->pool[s / m] : 1;
+        choose(a->score, NULL, pools, c->index_topk / m, a->mine);
+        gap[t] = index_gap(c, a, t, a->pools, pools);
+        for (int64_t s = 0; s < n; s++)
+            if (row[s] != (s / m < pools ? a->pools[s / m] : s <= t))
+                gap[t] = INFINITY;
     }
 }
 
@@ -198,7 +227,7 @@ static void attend(const struct cairn_model_config *c, struct attention *a, int6
     }
 }
 
-enum cairn_status cairn_plain_attention(struct cairn_plain *p, int layer, const double *x, int64_t n, uint8_t *choice, const uint8_t *given, double *out,
+enum cairn_status cairn_plain_attention(struct cairn_plain *p, int layer, const double *x, int64_t n, const uint8_t *given, double *gap, double *out,
                                         struct cairn_error *err)
 {
     const struct cairn_model_config *c = p->c;
@@ -211,12 +240,12 @@ enum cairn_status cairn_plain_attention(struct cairn_plain *p, int layer, const 
     if (c->indexer[layer]) {
         index_project(c, &a, n);
         if (c->arch == CAIRN_ARCH_GLM5_NEXT)
-            pools_choose(c, &a, n, choice);
+            pools_judge(c, &a, n, given, gap);
         else
-            index_choose(c, &a, n, choice);
+            index_judge(c, &a, n, given, gap);
     }
     for (int64_t t = 0; t < n; t++) {
-        attend(c, &a, t, n, (given ? given : choice) + t * n);
+        attend(c, &a, t, n, given + t * n);
         apply(&a.o, 0, a.mix, out + t * c->width);
     }
 out:

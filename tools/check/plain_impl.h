@@ -110,6 +110,23 @@ static inline void choose(const double *v, const uint8_t *allowed, int64_t n, in
 }
 
 
+/* What would have been chosen (mine) and was not given, the best of it; what was given instead, the worst of it. -1: none. 0: as many of one as of
+ * the other. */
+static inline int exchanged(const double *v, const uint8_t *mine, const uint8_t *given, int64_t n, int64_t *lost, int64_t *taken)
+{
+    int64_t more = 0;
+
+    *lost = *taken = -1;
+    for (int64_t i = 0; i < n; i++) {
+        more += (mine[i] != 0) - (given[i] != 0);
+        if (mine[i] && !given[i] && (*lost < 0 || v[i] > v[*lost]))
+            *lost = i;
+        if (given[i] && !mine[i] && (*taken < 0 || v[i] < v[*taken]))
+            *taken = i;
+    }
+    return more != 0;
+}
+
 static inline double *room(int64_t a, int64_t b)
 {
     return calloc((size_t)(a * b) + 1, sizeof(double));

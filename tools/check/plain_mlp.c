@@ -48,11 +48,11 @@ static void swiglu_add(const struct swiglu *s, double limit, int64_t e, const do
         y[i] += f * o[i];
 }
 
-/* Which experts row x would take: by sigmoid + bias, inside the best groups. */
-static void route(const struct cairn_model_config *c, const double *prob, const double *bias, uint8_t *out)
+/* Which experts row x would take: by[e] = sigmoid + bias, inside the best groups. */
+static void route(const struct cairn_model_config *c, const double *prob, const double *bias, double *by, uint8_t *out)
 {
     uint8_t groups[CAIRN_MAX_LAYERS], allowed[65536];
-    double by[65536], group[CAIRN_MAX_LAYERS];
+    double group[CAIRN_MAX_LAYERS];
     int per = c->n_group > 1 ? c->experts / c->n_group : c->experts;
 
     for (int e = 0; e < c->experts; e++)
@@ -79,17 +79,37 @@ static void route(const struct cairn_model_config *c, const double *prob, const 
     choose(by, allowed, c->experts, c->experts_per_token, out);
 }
 
-static enum cairn_status experts_add(struct cairn_plain *p, int layer, const double *h, int64_t n, uint8_t *experts, const uint8_t *given, double *tmp,
+/* The gap between what the router would take and what was taken; a sigmoid is nowhere steeper than 1/4. Of another group of experts: infinite. */
+static double router_gap(const struct cairn_model_config *c, const struct cairn_plain_matrix *gate, const double *x, const double *by, const uint8_t *mine,
+                         const uint8_t *given)
+{
+    int64_t end[2];
+    double terms = 0;
+
+    if (exchanged(by, mine, given, c->experts, &end[0], &end[1]))
+        return INFINITY;
+    for (int i = 0; i < 2 && end[0] >= 0; i++) {
+        double squares = 0;
+
+        for (int64_t j = 0; j < gate->cols; j++)
+            squares += pow(gate->w[end[i] * gate->cols + j] * x[j], 2);
+        terms = fmax(terms, 0.25 * sqrt(squares));
+    }
+    return end[0] < 0 ? 0 : (by[end[0]] - by[end[1]]) / terms;
+}
+
+static enum cairn_status experts_add(struct cairn_plain *p, int layer, const double *h, int64_t n, const uint8_t *given, double *gap, double *tmp,
                                      double *out, struct cairn_error *err)
 {
     const struct cairn_model_config *c = p->c;
     struct cairn_plain_matrix gate = {0}, bias = {0};
     struct swiglu routed = {0}, shared = {0};
-    double *prob = room(c->experts, 1);
+    double *prob = room(c->experts, 1), *by = room(c->experts, 1);
+    uint8_t *mine = calloc((size_t)c->experts + 1, 1);
     enum cairn_status st = CAIRN_OK;
 
-    if (!prob)
-        return CAIRN_NOMEM(err);
+    if (!prob || !by || !mine)
+        TRY(CAIRN_NOMEM(err));
     TRY(cairn_plain_layer_matrix(p, &gate, layer, "mlp.gate.weight", err));
     TRY(cairn_plain_layer_matrix(p, &bias, layer, "mlp.gate.e_score_correction_bias", err));
     TRY(swiglu_get(p, &routed, layer, "mlp.experts.", err));
@@ -97,13 +117,14 @@ static enum cairn_status experts_add(struct cairn_plain *p, int layer, const dou
         TRY(swiglu_get(p, &shared, layer, "mlp.shared_experts.", err));
     for (int64_t t = 0; t < n; t++) {
         const double *x = h + t * c->width;
-        const uint8_t *take = given ? given + t * c->experts : experts + t * c->experts;
+        const uint8_t *take = given + t * c->experts;
         double sum = 0;
 
         apply(&gate, 0, x, prob);
         for (int e = 0; e < c->experts; e++)
             prob[e] = 1 / (1 + exp(-prob[e]));
-        route(c, prob, bias.w, experts + t * c->experts);
+        route(c, prob, bias.w, by, mine);
+        gap[t] = router_gap(c, &gate, x, by, mine, take);
         for (int e = 0; e < c->experts; e++)
             sum += take[e] ? prob[e] : 0;
         for (int e = 0; e < c->experts; e++)
@@ -116,12 +137,14 @@ out:
     free(gate.w);
     free(bias.w);
     free(prob);
+    free(by);
+    free(mine);
     swiglu_free(&routed);
     swiglu_free(&shared);
     return st;
 }
 
-enum cairn_status cairn_plain_mlp(struct cairn_plain *p, int layer, const double *x, int64_t n, uint8_t *experts, const uint8_t *given, double *out,
+enum cairn_status cairn_plain_mlp(struct cairn_plain *p, int layer, const double *x, int64_t n, const uint8_t *given, double *gap, double *out,
                                   struct cairn_error *err)
 {
     const struct cairn_model_config *c = p->c;
@@ -138,7 +161,7 @@ enum cairn_status cairn_plain_mlp(struct cairn_plain *p, int layer, const double
         rms_norm(x + t * c->width, norm.w, c->width, (double)c->norm_eps, h + t * c->width);
     memset(out, 0, (size_t)(n * c->width) * sizeof *out);
     if (!c->dense[layer]) {
-        TRY(experts_add(p, layer, h, n, experts, given, tmp, out, err));
+        TRY(experts_add(p, layer, h, n, given, gap, tmp, out, err));
         goto out;
     }
     TRY(swiglu_get(p, &dense, layer, "mlp.", err));
