@@ -147,6 +147,9 @@ ENTRY(tiles, 0, I(x), I(runs), O(out))
 #define OP struct cairn_ship
 ENTRY(ship, 0, I(x), A(y), I(runs), O(out))
 #undef OP
+#define OP struct cairn_attention_heads_bwd
+ENTRY(attention_heads_bwd, 1, I(q_nope), I(q_rope), I(k_nope), I(k_rope), I(v), I(o), I(lse), I(d_o), O(dq), O(dk_nope), A(dk_rope), O(dv), I(start))
+#undef OP
 /* clang-format on */
 
 const struct cairn_op_info *cairn_op_info(enum cairn_op_number op)

@@ -28,7 +28,7 @@
 
 #include "base/buffer.h"
 
-#define CAIRN_BACKEND_ABI 8
+#define CAIRN_BACKEND_ABI 9
 
 /* ---- dense products ------------------------------------------------------------------------------------------- */
 
@@ -137,6 +137,19 @@ struct cairn_attention_bwd {
     struct cairn_keys keys;
     float scale;
     int all_seen;
+};
+
+/* The same backward in the heads' own space, for packed sequences whose rows choose all they see: keys and values of each head in
+ * the place of latents, k = [k_nope | k_rope], q alike, P = nope + R. l = scale * q.k; P, D, dl as above; dq = scale * sum_s dl*k,
+ * dk = scale * sum_n dl*q, dv = sum_n P*do: keys and rows ascending, dk_rope (which heads have in common) heads ascending, +=. lse
+ * may come from the latent form. Rows of sequence b: start[b] .. start[b+1] - 1 (N for the last). Sequences of more than `longest`
+ * rows are left out: their dq is not written, their dk_nope and dv are 0. q_nope, k_nope, dk_nope act (N, H, nope), q_rope act (N,
+ * H, R), k_rope act (N, R), v, o, d_o, dv act (N, H, V), dq act (N, H, P), all strided; dk_rope f32 (N, R) strided; lse f32 (N, H);
+ * start i32 (B). A back-end has it for the widths that its attention_heads_fits says. */
+struct cairn_attention_heads_bwd {
+    struct cairn_tensor q_nope, q_rope, k_nope, k_rope, v, o, lse, d_o, dq, dk_nope, dk_rope, dv, start;
+    int longest;
+    float scale;
 };
 
 /* ---- mixture of experts --------------------------------------------------------------------------------------- */
@@ -491,7 +504,7 @@ struct cairn_ship {
         X(swiglu_bwd) X(rows) X(embed_bwd) X(axpby) X(cast) X(logprob) X(logprob_bwd) X(sample) X(policy_loss) X(adamw) X(sumsq)   \
             X(short_conv) X(short_conv_bwd) X(kda_gate) X(kda_gate_bwd) X(kda) X(kda_bwd) X(gated_norm) X(gated_norm_bwd) X(hyper) \
                 X(hyper_bwd) X(hyper_out) X(hyper_out_bwd) X(streams_sum) X(streams_spread) X(pool_keys) X(pool_expand)            \
-                    X(transfer) X(tiles) X(ship)
+                    X(transfer) X(tiles) X(ship) X(attention_heads_bwd)
 
 struct cairn_ops {
 #define CAIRN_OP_FIELD(op) enum cairn_status (*op)(struct cairn_stream * s, const struct cairn_##op *a, struct cairn_error *err);
@@ -525,6 +538,8 @@ struct cairn_backend {
     void (*close)(struct cairn_device *dev);
     const struct cairn_ops *ops;       /* the fast ones */
     const struct cairn_ops *reference; /* plain loops, the definitions; NULL where a back-end has none */
+    /* Is there attention_heads_bwd for these widths and activations, faster than the latent form? NULL: for none. */
+    int (*attention_heads_fits)(const struct cairn_device *dev, enum cairn_dtype act, int nope, int rope, int v);
     /* What the numbers depend on besides the inputs: "cpu x86-64-v4 ops1". NUL-terminated into out. */
     void (*numerics)(struct cairn_device *dev, char *out, int n);
     void (*set_threads)(struct cairn_device *dev, int threads);

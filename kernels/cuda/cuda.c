@@ -10,10 +10,11 @@
 #include "device.h"
 
 /* Goes up, by one, in the commit that changes a bit of what any op gives for any input it took before, whichever kernel, type or card it
- * is: manifests carry it (numerics), and equal numerics are a promise of equal bits. New ops, and inputs that were refused, do not count.
+ * is, or makes the model take another op in a place: manifests carry it (numerics), and equal numerics are a promise of equal bits. New ops,
+ * and inputs that were refused, do not count.
  * tests/emu/conformance.t holds digests of the ops on an emulated GPU against tests/emu/bits.pins and fails when they change without this
  * number; what the emulation lacks (TMA, cuBLASLt, the card's own exp) is for who changes it to know. */
-#define OPS_VERSION 2
+#define OPS_VERSION 3
 
 static int attribute(int ordinal, enum cudaDeviceAttr a)
 {
@@ -146,6 +147,7 @@ static const struct cairn_backend backend = {
     .open = cuda_open,
     .close = cuda_close,
     .ops = &ops,
+    .attention_heads_fits = cairn_attention_heads_fits_cuda,
     .numerics = numerics,
     .set_threads = set_threads,
     .threads = get_threads,

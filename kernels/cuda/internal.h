@@ -162,6 +162,7 @@ enum cairn_status cuda_status(cudaError_t e, const char *what, struct cairn_erro
     enum cairn_status cairn_##op##_cuda(struct cairn_stream *s, const struct cairn_##op *a, struct cairn_error *err);
 CAIRN_OPS(CUDA_DECLARE)
 #undef CUDA_DECLARE
+int cairn_attention_heads_fits_cuda(const struct cairn_device *dev, enum cairn_dtype act, int nope, int rope, int v);
 
 #pragma GCC visibility pop
 

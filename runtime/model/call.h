@@ -23,6 +23,9 @@ struct cairn_call {
     struct cairn_cache *cache;   /* where keys go and come from; NULL: packed, keys are the rows of this call */
     struct cairn_tensor key_row; /* i32 (n) row of the cache that holds the key of row n; absent when packed */
     int all_seen;                /* 1: no row sees more keys than index_topk, so that an indexer takes all of them without scores */
+    int some_whole;              /* 1: packed, and there is a sequence of at most index_topk rows */
+    int nseq;                    /* packed: sequences, and the first row of each; host */
+    const int32_t *h_start;
     int rerun;                   /* 1: recomputation for the backward: index sets are there, the layer's output is not wanted */
 
     struct cairn_branch *branch;     /* work beside the call's own may go there; NULL: one line (branch.h) */

@@ -100,7 +100,7 @@ void cairn_mla_carve_save(struct cairn_carve *c, const struct cairn_mla *l, cons
 void cairn_mla_carve_work(struct cairn_carve *c, const struct cairn_mla *l, const struct cairn_model_config *cfg,
                           enum cairn_dtype act, int64_t n, int segments, int train, struct cairn_mla_work *w)
 {
-    int64_t heads = cfg->heads, wide = cfg->kv_rank + cfg->rope;
+    int64_t heads = cfg->heads, wide = cfg->kv_rank + cfg->rope, per_kv = cfg->nope + cfg->v_dim;
     struct cairn_carve forward = *c;
 
     if (l->full)
@@ -118,6 +118,10 @@ void cairn_mla_carve_work(struct cairn_carve *c, const struct cairn_mla *l, cons
     w->dq_a = cairn_carve2(c, act, n, cfg->q_rank);
     w->dkv = cairn_carve2(c, act, n, wide);
     w->dk = cairn_carve3(c, CAIRN_F32, segments, n, wide);
+    w->kvb = per_kv <= cfg->kv_rank ? cairn_view2(&w->dout, 0, n, heads * per_kv, heads * per_kv)
+                                    : cairn_carve2(c, act, n, heads * per_kv);
+    w->dkvb = per_kv <= wide ? cairn_view2(&w->dqk, 0, n, heads * per_kv, heads * per_kv) : cairn_carve2(c, act, n, heads * per_kv);
+    w->t_kvb = cairn_linear_carve(c, &l->kv_b, act, n);
     if (act != CAIRN_F32)
         w->dk_act = cairn_carve2(c, act, n, wide);
     if (segments > 1) {
@@ -149,11 +153,13 @@ static enum cairn_status keys_forward(const struct cairn_call *c, const struct c
     enum cairn_status st = CAIRN_OK;
 
     TRY(cairn_linear_forward(c, &l->kv_a, NULL, x, &s->kv, 0, &s->t_kv_a, err));
-    OP(c, rmsnorm, .x = c_raw, .g = cairn_planted("kv-norm-of-q") && latent <= cfg->q_rank ? cairn_tensor_slice(&l->q_g, 0, 0, latent) : l->kv_g, .y = c_row,
-       .rstd = s->kv_rstd, .eps = cfg->latent_norm_eps);
+    OP(c, rmsnorm, .x = c_raw,
+       .g = cairn_planted("kv-norm-of-q") && latent <= cfg->q_rank ? cairn_tensor_slice(&l->q_g, 0, 0, latent) : l->kv_g,
+       .y = c_row, .rstd = s->kv_rstd, .eps = cfg->latent_norm_eps);
     if (rope)
-        OP(c, rope, .x = by_row(&s->kv, n, 1, wide, latent, rope), .y = by_row(&s->rows, n, 1, wide, latent, rope), .pos = c->keys.pos,
-           .theta = cairn_planted("rope-theta") ? cfg->rope_theta * 1.1f : cfg->rope_theta, .inverse = cairn_planted("k-rope-inverse"));
+        OP(c, rope, .x = by_row(&s->kv, n, 1, wide, latent, rope), .y = by_row(&s->rows, n, 1, wide, latent, rope),
+           .pos = c->keys.pos, .theta = cairn_planted("rope-theta") ? cfg->rope_theta * 1.1f : cfg->rope_theta,
+           .inverse = cairn_planted("k-rope-inverse"));
     *rows = s->rows;
     if (c->cache) {
         *rows = cairn_cache_latent_rows(c->cache, l->layer);
@@ -206,7 +212,8 @@ enum cairn_status cairn_mla_forward(const struct cairn_call *c, const struct cai
         OP(c, matmul, .form = CAIRN_NT, .x = cairn_view2(&s->out, 0, n * heads, latent, latent), .w = l->kv_b.a, .y = s->t_v,
            .alpha = 1, .segments = 1);
         TRY(heads_product(c, CAIRN_NT, by_head(&s->t_v, n, heads, lora->rank, 0, lora->rank),
-                          band(&l->kv_b.b, heads, per_kv, nope, v), o, cairn_planted("lora-kv-b-values-unscaled") ? 1 : lora->gamma, 1, err));
+                          band(&l->kv_b.b, heads, per_kv, nope, v), o, cairn_planted("lora-kv-b-values-unscaled") ? 1 : lora->gamma,
+                          1, err));
     }
     TRY(cairn_linear_forward(c, &l->o, NULL, &s->o, y, 1, &s->t_o, err));
 out:
@@ -292,9 +299,11 @@ out:
     return st;
 }
 
-/* Gradients of q~ = W_UK^T q_nope (and its LoRA) from w->dqk: the nope channels of w->dq, and kv_b's upper band. */
+/* Gradients of q~ = W_UK^T q_nope (and its LoRA) from w->dqk: the nope channels of w->dq (accumulate: +=), and kv_b's upper band.
+ */
 static enum cairn_status queries_backward(const struct cairn_call *c, const struct cairn_mla *l, const struct cairn_mla_save *s,
-                                          const struct cairn_mla_work *w, struct kv_b_begun begun, struct cairn_error *err)
+                                          const struct cairn_mla_work *w, struct kv_b_begun begun, int accumulate,
+                                          struct cairn_error *err)
 {
     const struct cairn_model_config *cfg = c->c;
     int64_t n = c->n, heads = cfg->heads, latent = cfg->kv_rank, wide = latent + cfg->rope, nope = cfg->nope;
@@ -309,7 +318,7 @@ static enum cairn_status queries_backward(const struct cairn_call *c, const stru
 
     if (dw.buf)
         TRY(heads_product(c, CAIRN_TN, q_nope, dq_lat, band(&dw, heads, per_kv, 0, nope), 1, begun.w, err));
-    TRY(heads_product(c, CAIRN_NT, dq_lat, band(&l->kv_b.w, heads, per_kv, 0, nope), dq_nope, 1, 0, err));
+    TRY(heads_product(c, CAIRN_NT, dq_lat, band(&l->kv_b.w, heads, per_kv, 0, nope), dq_nope, 1, accumulate, err));
     if (lora) {
         struct cairn_tensor dt = cairn_linear_dt(c, &l->kv_b, n * heads), dts = by_head(&dt, n, heads, lora->rank, 0, lora->rank);
 
@@ -324,7 +333,7 @@ out:
     return st;
 }
 
-/* The attention op's backward: w->dqk, and w->dk (0), whose sum over heads runs in segments. */
+/* The attention op's backward: w->dqk, and w->dk (0) +=, whose sum over heads runs in segments. */
 static enum cairn_status attention_backward(const struct cairn_call *c, const struct cairn_tensor *idx,
                                             const struct cairn_mla_save *s, const struct cairn_mla_work *w, struct cairn_error *err)
 {
@@ -334,7 +343,6 @@ static enum cairn_status attention_backward(const struct cairn_call *c, const st
     enum cairn_status st = CAIRN_OK;
 
     keys.rows = s->rows;
-    TRY(cairn_tensor_zero(&c->k->stream, &w->dk, err));
     if (c->segments == 1) {
         OP(c, attention_bwd, .q = s->qk, .idx = *idx, .o = s->out, .lse = s->lse, .d_o = w->dout, .dq = w->dqk,
            .dk = cairn_tensor_at(&w->dk, 0), .keys = keys, .scale = scale, .all_seen = c->all_seen);
@@ -352,25 +360,103 @@ out:
     return st;
 }
 
+/* Is there a sequence whose backward runs in the heads' own space? */
+static int in_heads(const struct cairn_call *c)
+{
+    const struct cairn_backend *b = c->k->backend;
+
+    return c->some_whole && c->segments == 1 && c->k->ops.attention_heads_bwd && b->attention_heads_fits &&
+           b->attention_heads_fits(c->k->dev, c->act, (int)c->c->nope, (int)c->c->rope, (int)c->c->v_dim);
+}
+
+/* All of such sequences behind w->d_o: their rows of w->dq (rope channels rotated), w->dk +=, kv_b's gradients. Others' rows of dq
+ * stay. */
+static enum cairn_status heads_backward(const struct cairn_call *c, const struct cairn_mla *l, const struct cairn_mla_save *s,
+                                        const struct cairn_mla_work *w, struct cairn_error *err)
+{
+    const struct cairn_model_config *cfg = c->c;
+    int64_t n = c->n, heads = cfg->heads, latent = cfg->kv_rank, rope = cfg->rope, nope = cfg->nope, v = cfg->v_dim;
+    int64_t wide = latent + rope, per_q = nope + rope, per_kv = nope + v;
+    struct cairn_tensor c_row = cairn_view2(&s->rows, 0, n, wide, latent), dk = cairn_tensor_at(&w->dk, 0),
+                        dc = cairn_view2(&dk, 0, n, wide, latent);
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_linear_forward(c, &l->kv_b, NULL, &c_row, &w->kvb, 0, &w->t_kvb, err));
+    OP(c, attention_heads_bwd, .q_nope = by_row(&s->q, n, heads, per_q, 0, nope),
+       .q_rope = by_row(&s->qk, n, heads, wide, latent, rope), .k_nope = by_row(&w->kvb, n, heads, per_kv, 0, nope),
+       .k_rope = cairn_view2(&s->rows, latent, n, wide, rope), .v = by_row(&w->kvb, n, heads, per_kv, nope, v),
+       .o = by_row(&s->o, n, heads, v, 0, v), .lse = s->lse, .d_o = by_row(&w->d_o, n, heads, v, 0, v),
+       .dq = by_row(&w->dq, n, heads, per_q, 0, per_q), .dk_nope = by_row(&w->dkvb, n, heads, per_kv, 0, nope),
+       .dk_rope = cairn_view2(&dk, latent, n, wide, rope), .dv = by_row(&w->dkvb, n, heads, per_kv, nope, v),
+       .start = c->keys.start, .longest = (int)cfg->index_topk, .scale = 1 / sqrtf((float)per_q));
+    TRY(cairn_linear_backward(c, &l->kv_b, NULL, &c_row, &w->t_kvb, &w->dkvb, &dc, 1, err));
+out:
+    return st;
+}
+
+/* Zero in the rows of sequences that heads_backward has done: so that they give nothing once more. */
+static enum cairn_status leave_whole(const struct cairn_call *c, const struct cairn_tensor *t, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    for (int b = 0; b < c->nseq; b++) {
+        int64_t begin = c->h_start[b], count = (b + 1 < c->nseq ? c->h_start[b + 1] : c->n) - begin;
+        struct cairn_tensor rows = cairn_tensor_slice(t, 0, begin, count);
+
+        if (count && count <= c->c->index_topk)
+            TRY(cairn_tensor_zero(&c->k->stream, &rows, err));
+    }
+out:
+    return st;
+}
+
+/* From w->d_o: w->dq (rope channels rotated back), w->dk, and kv_b's gradients. A sequence that is done in the heads' own space is
+ * a zero in the latent form, which adds to it: the same bits whether there is one of the other kind in the call or not. */
+static enum cairn_status inner_backward(const struct cairn_call *c, const struct cairn_mla *l, const struct cairn_tensor *idx,
+                                        const struct cairn_mla_save *s, const struct cairn_mla_work *w, struct cairn_error *err)
+{
+    const struct cairn_model_config *cfg = c->c;
+    int64_t n = c->n, heads = cfg->heads, rope = cfg->rope, wide = cfg->kv_rank + rope, per_q = cfg->nope + rope;
+    struct cairn_tensor turned = by_row(&w->dq, n, heads, per_q, cfg->nope, rope), from = turned;
+    int own = in_heads(c), latent = !own || !c->all_seen;
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_tensor_zero(&c->k->stream, &w->dk, err));
+    if (own && latent)
+        TRY(cairn_tensor_zero(&c->k->stream, &w->dq, err));
+    if (own)
+        TRY(heads_backward(c, l, s, w, err));
+    if (own && latent)
+        TRY(leave_whole(c, &w->d_o, err));
+    if (latent) {
+        struct kv_b_begun begun = {cairn_store_begun(c->grads, l->kv_b.param), 1};
+
+        if (l->kv_b.lora)
+            begun.b = cairn_store_begun(c->adapter_grads, l->kv_b.lora->b);
+        TRY(values_backward(c, l, s, w, begun, err));
+        TRY(attention_backward(c, idx, s, w, err));
+        TRY(queries_backward(c, l, s, w, begun, own, err));
+        from = by_row(&w->dqk, n, heads, wide, cfg->kv_rank, rope);
+    }
+    if (rope && own && latent)
+        OP(c, axpby, .x = turned, .y = from, .a = 1, .b = 1);
+    if (rope)
+        OP(c, rope, .x = from, .y = turned, .pos = c->keys.pos, .theta = cfg->rope_theta, .inverse = 1);
+out:
+    return st;
+}
+
 enum cairn_status cairn_mla_backward(const struct cairn_call *c, const struct cairn_mla *l, const struct cairn_tensor *x,
                                      const struct cairn_tensor *dy, const struct cairn_tensor *dx, const struct cairn_tensor *idx,
                                      const struct cairn_mla_save *s, const struct cairn_mla_work *w, struct cairn_error *err)
 {
     const struct cairn_model_config *cfg = c->c;
-    int64_t n = c->n, heads = cfg->heads, latent = cfg->kv_rank, rope = cfg->rope, wide = latent + rope, per_q = cfg->nope + rope;
+    int64_t n = c->n, latent = cfg->kv_rank, rope = cfg->rope, wide = latent + rope;
     struct cairn_tensor c_raw = cairn_view2(&s->kv, 0, n, wide, latent), dk = cairn_tensor_at(&w->dk, 0);
-    struct kv_b_begun begun = {cairn_store_begun(c->grads, l->kv_b.param), 1};
     enum cairn_status st = CAIRN_OK;
 
-    if (l->kv_b.lora)
-        begun.b = cairn_store_begun(c->adapter_grads, l->kv_b.lora->b);
     TRY(cairn_linear_backward(c, &l->o, NULL, &s->o, &s->t_o, dy, &w->d_o, 0, err));
-    TRY(values_backward(c, l, s, w, begun, err));
-    TRY(attention_backward(c, idx, s, w, err));
-    TRY(queries_backward(c, l, s, w, begun, err));
-    if (rope)
-        OP(c, rope, .x = by_row(&w->dqk, n, heads, wide, latent, rope), .y = by_row(&w->dq, n, heads, per_q, cfg->nope, rope),
-           .pos = c->keys.pos, .theta = cfg->rope_theta, .inverse = 1);
+    TRY(inner_backward(c, l, idx, s, w, err));
     TRY(cairn_linear_backward(c, &l->q_b, NULL, &s->q_lat, &s->t_q_b, &w->dq, &w->dq_lat, 0, err));
     OP(c, rmsnorm_bwd, .x = s->q_a, .g = l->q_g, .rstd = s->q_rstd, .dy = w->dq_lat, .dx = w->dq_a,
        .dg = cairn_call_grad(c, l->q_norm));

@@ -125,6 +125,13 @@ static enum cairn_status packed(struct cairn_pass *p, const struct cairn_batch *
     if (cairn_planted("pack-boundary-crossed"))
         TRY(cairn_tensor_zero(&p->m.k->stream, &p->start, err));
     p->call.keys.start = cairn_tensor_slice(&p->start, 0, 0, b->nseq);
+    p->call.nseq = b->nseq, p->call.h_start = p->h_start;
+    for (int i = 0; i < b->nseq; i++) {
+        int64_t count = (i + 1 < b->nseq ? b->start[i + 1] : b->n) - b->start[i];
+
+        p->h_start[i] = b->start[i];
+        p->call.some_whole |= count && count <= p->m.config->index_topk;
+    }
     TRY(layers(p, err));
 out:
     return st;

@@ -237,7 +237,8 @@ enum cairn_status cairn_pass_create(struct cairn_pass **out, const struct cairn_
 
     TRY(prepare(&p, m, o, &bytes, err));
     p->h_rows = calloc((size_t)cairn_row_pitch(o->max_rows) * CAIRN_ROW_LISTS, sizeof *p->h_rows);
-    if (!p->h_rows)
+    p->h_start = calloc((size_t)o->max_seqs, sizeof *p->h_start);
+    if (!p->h_rows || !p->h_start)
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_buffer_create(m->k->dev, bytes, &p->buf, err));
     if (o->graphs)
@@ -280,6 +281,7 @@ void cairn_pass_destroy(struct cairn_pass *p)
     free(p->save);
     free(p->work);
     free(p->h_rows);
+    free(p->h_start);
     free(p);
 }
 

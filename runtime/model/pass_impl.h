@@ -41,6 +41,7 @@ struct cairn_pass {
     struct cairn_call call; /* of the forward just run */
     int ready;              /* 1: a training forward was run, its backward was not */
     float inv_temperature;
+    int32_t *h_start; /* [max_seqs] first row of each sequence of a packed call */
     int32_t *h_rows; /* [CAIRN_ROW_LISTS][cairn_row_pitch(max_rows)] host side of `rows` */
 
     struct cairn_replay *replay; /* of cached forwards; NULL: not wanted, or the device has none */

@@ -24,4 +24,17 @@ static inline __half __float2half_rn(float x)
     return h;
 }
 
+struct __half2 {
+    __half x, y;
+};
+
+static inline __half2 __floats2half2_rn(float lo, float hi)
+{
+    return {__float2half_rn(lo), __float2half_rn(hi)};
+}
+static inline float2 __half22float2(__half2 h)
+{
+    return {__half2float(h.x), __half2float(h.y)};
+}
+
 #endif

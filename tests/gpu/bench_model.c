@@ -7,6 +7,7 @@
  *
  *     train,B,T[,REPEATS[,1]]   forward and backward of B sequences of T tokens, without optimiser: tokens a second (median); 1: gradients
  *                               are cleared and added to, as in the later micro-batches of an update, not written
+ *     latent,1|0                from then on: backward of attention in latent form for all sequences, or as the model takes it
  *     ceiling[,N]               a product of N x N matrices and a copy: what `train` compares itself with from then on
  *     step[,REPEATS]            one optimiser update
  *     profile,B,T               the same, op by op
@@ -132,6 +133,14 @@ static enum cairn_status train(struct subject *s, const int64_t *v, int n, struc
 out:
     turn_free(&t);
     return st;
+}
+
+static enum cairn_status latent(struct subject *s, const int64_t *v, int n, struct cairn_error *err)
+{
+    (void)n;
+    (void)err;
+    s->k.ops.attention_heads_bwd = v[0] ? NULL : s->k.backend->ops->attention_heads_bwd;
+    return CAIRN_OK;
 }
 
 /* What the device can do: a product of three square matrices, and a copy inside its memory. */
@@ -688,6 +697,7 @@ static const struct {
     {"decode", 3, 3, decode}, {"bits", 1, 2, bits}, {"repeat", 3, 3, repeat},   {"memory-train", 2, 2, memory_train},
     {"memory-rollout", 3, 3, memory_rollout},
     {"graphs", 3, 3, graphs}, {"timeline", 2, 2, timeline}, {"ceiling", 0, 1, ceiling},
+    {"latent", 1, 1, latent},
 };
 
 static enum cairn_status command(struct subject *s, char *text, struct cairn_error *err)
