@@ -1,6 +1,6 @@
 /* journal.h - the form of CAIRN_FAULT_JOURNAL: every change of the file system below root, in the order it happened.
  *
- * Written by the shim (one write(2) with O_APPEND a record, so that threads and processes do not mix), read by crash.c, which builds
+ * Written by the shim (one write(2) with O_APPEND a record, so that threads and processes do not mix), read by image.c, which builds
  * from a prefix of it what a disk may hold after the power went. A record is this head, then path (path_n bytes, relative to
  * root), then path2 (path2_n bytes), then data (data_n bytes).
  */
