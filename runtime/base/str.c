@@ -137,31 +137,38 @@ int cairn_ends_with(const char *s, const char *suffix)
 }
 
 /* Words longer than this are cut: the function serves spelling hints, and must not need memory. */
-#define WORD_MAX 127
+#define WORD_MAX     127
+#define DISTANCE_MAX 2 /* further away is another word */
+
+static size_t cut_length(const char *word)
+{
+    size_t n = strlen(word);
+
+    return n > WORD_MAX ? WORD_MAX : n;
+}
 
 int cairn_edit_distance(const char *a, const char *b)
 {
-    size_t n = strlen(a), m = strlen(b);
-    int row[WORD_MAX + 1];
+    size_t n = cut_length(a), m = cut_length(b);
+    int rows[3][WORD_MAX + 1], *row = rows[0], *above = rows[1], *above2 = rows[2], *spare;
 
-    if (n > WORD_MAX)
-        n = WORD_MAX;
-    if (m > WORD_MAX)
-        m = WORD_MAX;
     for (size_t j = 0; j <= m; j++)
         row[j] = (int)j;
     for (size_t i = 1; i <= n; i++) {
-        int diagonal = row[0];
-
+        spare = above2;
+        above2 = above;
+        above = row;
+        row = spare;
         row[0] = (int)i;
         for (size_t j = 1; j <= m; j++) {
-            int best = diagonal + (a[i - 1] != b[j - 1]);
+            int best = above[j - 1] + (a[i - 1] != b[j - 1]);
 
-            diagonal = row[j];
-            if (row[j] + 1 < best)
-                best = row[j] + 1;
+            if (above[j] + 1 < best)
+                best = above[j] + 1;
             if (row[j - 1] + 1 < best)
                 best = row[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && above2[j - 2] + 1 < best)
+                best = above2[j - 2] + 1;
             row[j] = best;
         }
     }
@@ -170,15 +177,15 @@ int cairn_edit_distance(const char *a, const char *b)
 
 const char *cairn_nearest(const char *word, const char *const *names, size_t n)
 {
-    size_t len = strlen(word);
-    int limit = len / 3 > 2 ? (int)(len / 3) : 2, best = limit + 1;
     const char *found = NULL;
+    int nearest = DISTANCE_MAX + 1;
 
     for (size_t i = 0; i < n; i++) {
+        size_t length = strlen(word) > strlen(names[i]) ? strlen(word) : strlen(names[i]);
         int d = cairn_edit_distance(word, names[i]);
 
-        if (d < best) {
-            best = d;
+        if (d < nearest && (size_t)d <= length / 3) {
+            nearest = d;
             found = names[i];
         }
     }

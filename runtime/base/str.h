@@ -29,9 +29,10 @@ char *cairn_str_take(struct cairn_str *s);          /* hands the bytes over; cal
 char *cairn_format(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 int cairn_starts_with(const char *s, const char *prefix);
 int cairn_ends_with(const char *s, const char *suffix);
-/* Levenshtein distance, for "nearest valid key". */
+/* Letters to put in, leave out, exchange, or swap with their neighbour, to make b of a (Damerau; no letter twice). */
 int cairn_edit_distance(const char *a, const char *b);
-/* Nearest of the n names by edit distance, or NULL if none is within a third of the length (at least 2). */
+/* What was meant by a misspelt word: the nearest of the n names, by two edits at most and by no more than a third of the longer word;
+ * NULL if none is so near. */
 const char *cairn_nearest(const char *word, const char *const *names, size_t n);
 /* Strict decimal: the whole of s, no sign for u64, range-checked. 1: ok. */
 int cairn_parse_i64(const char *s, int64_t *out);

@@ -122,9 +122,18 @@ static void nearest(void **state)
     assert_int_equal(cairn_edit_distance("kitten", "sitting"), 3);
     assert_int_equal(cairn_edit_distance("", "abc"), 3);
     assert_int_equal(cairn_edit_distance("abc", "abc"), 0);
+    assert_int_equal(cairn_edit_distance("abc", "acb"), 1);
+    assert_int_equal(cairn_edit_distance("ab", "ba"), 1);
+    assert_int_equal(cairn_edit_distance("ca", "abc"), 3); /* swapped letters are not parted again */
+    assert_int_equal(cairn_edit_distance("abcdef", "badcfe"), 3);
     assert_string_equal(cairn_nearest("learnin_rat", names, 4), "learning_rate");
+    assert_string_equal(cairn_nearest("laernign_rate", names, 4), "learning_rate");
+    assert_null(cairn_nearest("learn_rte", names, 4)); /* four letters are missing */
     assert_string_equal(cairn_nearest("los", names, 4), "loss");
+    assert_string_equal(cairn_nearest("lsos", names, 4), "loss");
+    assert_null(cairn_nearest("lot", names, 4));
     assert_null(cairn_nearest("temperature", names, 4));
+    assert_null(cairn_nearest("", names, 4));
     assert_null(cairn_nearest("x", names, 0));
 }
 
