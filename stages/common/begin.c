@@ -105,7 +105,7 @@ static enum cairn_status base_init(struct cairn_run *r, const char *base, const 
 
     if (cairn_artefact_committed(base))
         return cairn_artefact_settle(base, err);
-    TRY(cairn_setup_compute(&k, r->recipe, 0, 0, err));
+    TRY(cairn_setup_host(&k, r->recipe, err));
     TRY(cairn_base_init(base, &o, &k, err));
 out:
     cairn_compute_close(&k);
@@ -459,7 +459,7 @@ static enum cairn_status policy_write(struct cairn_run *r, struct cairn_reader *
         struct cairn_store_source from = {&store, &k};
         struct cairn_source src;
 
-        TRY(cairn_setup_compute(&k, r->recipe, 0, 0, err));
+        TRY(cairn_setup_host(&k, r->recipe, err));
         TRY(cairn_store_create(&store, &adapter.table, k.dev, 0, err));
         TRY(cairn_adapter_init(&store, &adapter, (uint64_t)cairn_recipe_i64(r->recipe, "run.seed"), &k, err));
         src = cairn_source_store(&from);

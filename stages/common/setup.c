@@ -16,6 +16,14 @@ enum cairn_status cairn_setup_compute(struct cairn_compute *k, const struct cair
     return cairn_compute_open(k, &o, err);
 }
 
+enum cairn_status cairn_setup_host(struct cairn_compute *k, const struct cairn_recipe *r, struct cairn_error *err)
+{
+    const struct cairn_compute_opts o = {.backend = strcmp(cairn_recipe_str(r, "kernels.backend"), "guard") ? "cpu" : "guard",
+                                         .threads = (int)cairn_recipe_i64(r, "kernels.threads")};
+
+    return cairn_compute_open(k, &o, err);
+}
+
 int cairn_setup_graphs(const struct cairn_recipe *r)
 {
     return !strcmp(cairn_recipe_str(r, "kernels.graphs"), "auto");

@@ -15,6 +15,9 @@
 /* kernels.backend, kernels.precision, kernels.dsa, kernels.threads (threads > 0 overrides). rank: among those of this node, which says
  * whose device it takes; 0 alone. */
 enum cairn_status cairn_setup_compute(struct cairn_compute *k, const struct cairn_recipe *r, int threads, int rank, struct cairn_error *err);
+/* Host memory, whatever the recipe computes on: for first weights, which have the same bits everywhere, so that a run can be made where
+ * it will not be run. */
+enum cairn_status cairn_setup_host(struct cairn_compute *k, const struct cairn_recipe *r, struct cairn_error *err);
 /* kernels.graphs: 1 for auto. */
 int cairn_setup_graphs(const struct cairn_recipe *r);
 /* sync.dtype */
