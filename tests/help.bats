@@ -37,8 +37,14 @@ setup() {
 @test "an unknown verb is 64 and names the nearest" {
     is 64 "$cairn" statsu
     says 'did you mean "status"'
+    is 64 "$cairn" verfiy
+    says 'did you mean "verify"'
+    for other in foo nothing-like-it x; do # what is not near is not guessed at
+        is 64 "$cairn" "$other"
+        is 64 "$cairn" help "$other"
+        says "no verb \"$other\"; cairn help lists them"
+    done
     is 64 "$cairn"
-    is 64 "$cairn" help nothing-like-it
 }
 
 @test "an unknown option and missing words are 64" {
@@ -89,6 +95,24 @@ setup() {
     done
 }
 
+@test "a file that is not there is 65, whoever reads it; a recipe 78" {
+    none=$BATS_TEST_TMPDIR/none
+    micro_run "$BATS_TEST_TMPDIR/run" run.steps=1 run.eval_every=0
+    for words in "eval $BATS_TEST_TMPDIR/run --set $none" "grade --jsonl $none" "logprobs $BATS_TEST_TMPDIR/run --tokens $none" \
+        "generate $BATS_TEST_TMPDIR/run --ids $none" "tokenize $root/recipes/data/tokenizers/mini-glm --jsonl $none" "tokenize $none --jsonl $micro" \
+        "detokenize $root/recipes/data/tokenizers/mini-glm --jsonl $none" "replay $BATS_TEST_TMPDIR/run --from $none --run $none.run"; do
+        # shellcheck disable=SC2086
+        is 65 "$cairn" $words
+        says "$none"
+    done
+    for words in "run $none --run $none.run" "init $none --run $none.run" "submit $none --run $none.run" "check $none"; do
+        # shellcheck disable=SC2086
+        is 78 "$cairn" $words
+        says "$none"
+    done
+    [ ! -e "$none" ] && [ ! -e "$none.run" ]
+}
+
 @test "what is refused leaves no trace, and takes nothing away" {
     printf '{"prompt": "1", "answer": 1}\n' >"$BATS_TEST_TMPDIR/ids"
     for verb in init run submit; do
@@ -104,6 +128,16 @@ setup() {
             rm -r "$BATS_TEST_TMPDIR/there/empty"
         done
     done
+    # Run here: what this machine lacks cannot be put right in a run that is frozen.
+    export CAIRN_CUDA_OBJECT=cairn-nothing.so
+    is 72 "$cairn" run "$micro" --run "$BATS_TEST_TMPDIR/a/b/run" kernels.backend=cuda
+    says "kernels.backend: cuda" "cairn-nothing.so was not built"
+    mkdir "$BATS_TEST_TMPDIR/bin"
+    is 72 env PATH="$BATS_TEST_TMPDIR/bin" "$cairn" run "$micro" --run "$BATS_TEST_TMPDIR/a/b/run" train.parallel.dp=2
+    says "mpirun is not in the PATH"
+    [ ! -e "$BATS_TEST_TMPDIR/a" ]
+    # Frozen here, run elsewhere: such a recipe is none of init's business.
+    is 0 "$cairn" init "$micro" --run "$BATS_TEST_TMPDIR/elsewhere" kernels.backend=cuda
     is 0 "$cairn" init "$micro" --run "$BATS_TEST_TMPDIR/run"
     is 78 "$cairn" init "$micro" --run "$BATS_TEST_TMPDIR/run" train.learning_rate=7e-3
     is 0 "$cairn" status "$BATS_TEST_TMPDIR/run"

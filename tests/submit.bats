@@ -163,6 +163,20 @@ SH
     says "Slurm does not answer"
 }
 
+@test "doctor asks Slurm, and does not take its commands for a cluster" {
+    is 0 with_fake "$cairn" doctor
+    printf '%s\n' "$output" | grep -q "^  ok  *Slurm  *it answers: 0 jobs of yours"
+    is 0 with_fake "$cairn" submit "$micro" --run "$dir"
+    is 0 with_fake "$cairn" doctor
+    printf '%s\n' "$output" | grep -qE "^  ok  *Slurm  *it answers: [1-9][0-9]* jobs of yours"
+    : >"$FAKE/silent"
+    is 0 with_fake "$cairn" doctor
+    printf '%s\n' "$output" | grep -q "^  note  *Slurm  *Slurm does not answer"
+    says "scontrol ping"
+    is 0 env PATH=/usr/bin-without "$cairn" doctor
+    says "squeue is not in the PATH"
+}
+
 @test "what became of a job that scontrol has forgotten is asked of the accounting" {
     is 0 with_fake "$cairn" submit "$micro" --run "$dir"
     : >"$FAKE/queue"

@@ -20,7 +20,9 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "kernels/backend.h"
+#include "slurm/queue.h"
 #include "tools/cli.h"
+#include "tools/fit.h"
 #include "tools/gpus_here.h"
 #include "tools/verbs.h"
 #include "world/pmi.h"
@@ -42,25 +44,9 @@ static void tell(struct report *r, enum state s, const char *what, const char *f
 
 /* ---- this machine ------------------------------------------------------------------------------------------------ */
 
-static int program_there(const char *name)
-{
-    const char *path = getenv("PATH");
-    char *copy = path ? strdup(path) : NULL, *save = NULL;
-    int there = 0;
-
-    for (char *dir = copy ? strtok_r(copy, ":", &save) : NULL; dir && !there; dir = strtok_r(NULL, ":", &save)) {
-        char *file = cairn_path_join(dir, name);
-
-        there = file && !access(file, X_OK);
-        free(file);
-    }
-    free(copy);
-    return there;
-}
-
 static void program_check(struct report *r, const char *name, const char *what, const char *get)
 {
-    int there = program_there(name);
+    int there = cairn_program_there(name);
     char found[128];
 
     snprintf(found, sizeof found, there ? "%s is there" : "%s is not in the PATH", name);
@@ -164,7 +150,26 @@ static void mpi_check(struct report *r)
     program_check(r, "mpirun", "MPI's launcher", "install openmpi-bin; only stages of several ranks need it");
 }
 
-/* Under Slurm: its commands, and what a stage of several ranks (PMIx) or a program without MPI (either) finds each other by. */
+/* Is there a cluster to submit to? Its commands may be here without it. */
+static void cluster_check(struct report *r)
+{
+    struct cairn_queue queue = {0};
+    struct cairn_error err = {0};
+    enum cairn_status st = cairn_queue_read(&queue, "", 0, &err);
+    char found[128];
+
+    if (st == CAIRN_OK) {
+        snprintf(found, sizeof found, "it answers: %d jobs of yours", queue.n);
+        tell(r, OK, "Slurm", found, "");
+    } else if (st == CAIRN_EDEVICE) {
+        tell(r, NOTE, "Slurm", "squeue is not in the PATH", "not needed on one machine; on a cluster: load its module");
+    } else {
+        tell(r, NOTE, "Slurm", err.text, "its commands are here, its controller is not: scontrol ping; not needed on one machine");
+    }
+    cairn_queue_free(&queue);
+}
+
+/* Under Slurm: what a stage of several ranks (PMIx) or a program without MPI (either) finds each other by. */
 static void slurm_check(struct report *r)
 {
     static const struct {
@@ -173,7 +178,7 @@ static void slurm_check(struct report *r)
                  {"pmi2", "PMI2", "install libpmi2-0; only programs without MPI use it"}};
     char found[512];
 
-    program_check(r, "sbatch", "Slurm", "not needed on one machine; on a cluster: load its module");
+    cluster_check(r);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         int there = cairn_pmi_there(kinds[i].kind, found, sizeof found);
 

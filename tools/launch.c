@@ -20,16 +20,16 @@
 #include "tools/mpirun.h"
 #include "world/shmname.h"
 
-int64_t cairn_launch_ranks(const struct cairn_run *run, const struct cairn_link *l)
+int64_t cairn_launch_ranks(const struct cairn_recipe *recipe, enum cairn_stage stage)
 {
     static const char *const sampler[] = {"rollout.parallel.tp", "rollout.parallel.ep", "rollout.parallel.dp", NULL};
     /* Expert parallel ranks are the same ranks as those of the others: ep cuts them another way. */
     static const char *const trainer[] = {"train.parallel.tp", "train.parallel.pp", "train.parallel.cp", "train.parallel.dp", NULL};
-    const char *const *key = l->stage == CAIRN_STAGE_ROLLOUT ? sampler : l->stage == CAIRN_STAGE_TRAIN ? trainer : NULL;
+    const char *const *key = stage == CAIRN_STAGE_ROLLOUT ? sampler : stage == CAIRN_STAGE_TRAIN ? trainer : NULL;
     int64_t n = 1;
 
     for (; key && *key; key++)
-        n *= cairn_recipe_i64(cairn_run_recipe(run, l->step), *key);
+        n *= cairn_recipe_i64(recipe, *key);
     return n;
 }
 
@@ -384,7 +384,7 @@ enum cairn_status cairn_launch(const struct cairn_run *run, const struct cairn_l
 {
     int done = cairn_link_done(run, l); /* then one process has a little to tidy up */
     int64_t tasks = done ? 1 : cairn_launch_tasks(run, l);
-    const struct child whole = {.run = run, .link = l, .quiet = quiet, .ranks = done ? 1 : cairn_launch_ranks(run, l), .tasks = 1};
+    const struct child whole = {.run = run, .link = l, .quiet = quiet, .ranks = done ? 1 : cairn_launch_ranks(cairn_run_recipe(run, l->step), l->stage), .tasks = 1};
     struct child *c = calloc((size_t)tasks, sizeof *c);
     enum cairn_status st = CAIRN_OK;
 
@@ -446,7 +446,7 @@ int64_t cairn_launch_role_ranks(const struct cairn_run *run, enum cairn_stage ro
 {
     const struct cairn_link l = {1, role, NULL};
 
-    return cairn_launch_ranks(run, &l) * cairn_launch_tasks(run, &l); /* tasks are ranks of the one world */
+    return cairn_launch_ranks(cairn_run_recipe(run, l.step), role) * cairn_launch_tasks(run, &l); /* tasks are ranks of the one world */
 }
 
 enum cairn_status cairn_launch_resident(const struct cairn_run *run, int quiet,

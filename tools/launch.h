@@ -9,8 +9,8 @@
 
 #include "stages/common/run.h"
 
-/* Ranks that the recipe's layout gives the link's stage. */
-int64_t cairn_launch_ranks(const struct cairn_run *run, const struct cairn_link *l);
+/* Ranks that the recipe's layout gives a stage. */
+int64_t cairn_launch_ranks(const struct cairn_recipe *recipe, enum cairn_stage stage);
 /* Independent processes that share the link's work. */
 int64_t cairn_launch_tasks(const struct cairn_run *run, const struct cairn_link *l);
 

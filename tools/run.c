@@ -14,6 +14,7 @@
 #include "stages/common/place.h"
 #include "tools/check/check.h"
 #include "tools/cli.h"
+#include "tools/fit.h"
 #include "tools/launch.h"
 #include "tools/recipe_args.h"
 #include "tools/replay.h"
@@ -65,6 +66,16 @@ static enum cairn_status origin_check(const struct cairn_run *run, struct cairn_
     if (cairn_replay_origin(run->recipe, "file") && !cairn_link_done(run, &first))
         return cairn_fail(err, CAIRN_ENOINPUT, "%s wants recorded rollouts (run.origin) that are not there; call cairn replay --from again", run->dir);
     return CAIRN_OK;
+}
+
+/* A run that is yet to be made: what its recipe fixes for good must be here. */
+static enum cairn_status new_run_fit(const char *dir, const struct cairn_recipe *recipe, struct cairn_error *err)
+{
+    char *path = cairn_path_join(dir, "run.json");
+    enum cairn_status st = !path ? CAIRN_NOMEM(err) : cairn_path_exists(path) ? CAIRN_OK : cairn_fit(recipe, err);
+
+    free(path);
+    return st;
 }
 
 /* ---- the chain ------------------------------------------------------------------------------------------------------ */
@@ -201,6 +212,7 @@ int cairn_verb_run(int argc, char **argv)
     cairn_log_quiet(a.quiet || a.json);
     TRY(cairn_recipe_load(&recipe, a.recipe.recipe, a.recipe.overrides, a.recipe.override, &err));
     TRY(cairn_place_take(&place, a.recipe.run, 1, &err));
+    TRY(new_run_fit(a.recipe.run, recipe, &err));
     TRY(cairn_run_init(&run, a.recipe.run, recipe, &err));
     recipe = NULL;
     TRY(origin_check(run, &err));
