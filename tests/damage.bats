@@ -83,7 +83,8 @@ hf() { # DIR: a HuggingFace directory to spoil
     shard=$(ls "$dir"/policy/000001/a*/*.h5 | head -1)
     flip "$shard" $(($(stat -c %s "$shard") / 2))
     is 65 "$cairn" verify "$dir"
-    says "$(basename "$shard")" "policy/000001"
+    says "policy/000001" "1 bad; to fall back to what is good: cairn verify --repair $dir"
+    [ "$(printf '%s\n' "$output" | grep -c "$(basename "$shard")")" = 1 ] || { echo "not said once: $output"; return 1; }
     is 65 "$cairn" run "$micro" --run "$dir" --quiet
     says "$(basename "$shard")"
     # Found before HDF5 opens the file: the format's own first bytes, too.

@@ -334,6 +334,20 @@ static enum cairn_status examine_again(struct args *a, const struct cairn_run *r
     return st == CAIRN_EDATA && !json_array_size(a->bad) ? CAIRN_OK : st;
 }
 
+/* What is bad was told on stdout: what is left to say of it is how much it is, and what to do. */
+static void sum_up(const struct args *a, const struct cairn_run *run, struct cairn_error *err)
+{
+    size_t n = json_array_size(a->bad), i;
+    json_t *b;
+
+    json_array_foreach(a->bad, i, b)
+        if (!strcmp(json_string_value(json_object_get(b, "why")), err->text)) {
+            cairn_fail(err, err->code, "%s: %zu bad%s%s", a->dir, n, run && !a->repair ? "; to fall back to what is good: cairn verify --repair " : "",
+                       run && !a->repair ? a->dir : "");
+            return;
+        }
+}
+
 int cairn_verb_verify(int argc, char **argv)
 {
     struct cairn_error err = {0}, lost = {0}, first = {0};
@@ -383,6 +397,8 @@ int cairn_verb_verify(int argc, char **argv)
             st = CAIRN_EDATA;
         }
     }
+    if (st == CAIRN_EDATA)
+        sum_up(&a, run, &err);
     result_print(&a, &c, &result, &lost);
     if (cairn_cli_flush(&lost) != CAIRN_OK && st == CAIRN_OK) {
         st = lost.code;
