@@ -55,12 +55,7 @@ static const struct cairn_cli_slot slots[] = {
     {0},
 };
 
-static error_t option(int key, char *arg, struct argp_state *state)
-{
-    return cairn_cli_take(slots, key, arg, state);
-}
-
-static const struct argp argp = {options, option, NULL,
+static const struct argp argp = {options, NULL, NULL,
                                  "Measures this machine and this build: matrix rate, ops, rollout and training tokens per second, saving of "
                                  "shards against bare writes. Takes about a minute.\v"
                                  "Examples:\n  cairn bench\n  cairn bench --checkpoints --dir /scratch",
@@ -299,7 +294,7 @@ int cairn_verb_bench(int argc, char **argv)
     struct args a = {0};
     struct result r = {.threads = cairn_cores()};
     char *recipe = NULL, *dir = NULL, *run = NULL;
-    int done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done);
+    int done, usage = cairn_cli_read(&argp, slots, argc, argv, &a, &done);
 
     if (usage || done)
         return usage;

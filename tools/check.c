@@ -44,18 +44,12 @@ static const struct cairn_cli_slot slots[] = {
     CAIRN_CLI_COUNT_AT(OPT_THREADS, struct args, threads, "threads", 1, 65536, "a number of threads, at least 1"),
     CAIRN_CLI_FLAG_AT('q', struct args, quiet),
     CAIRN_CLI_FLAG_AT('j', struct args, json),
+    CAIRN_CLI_RECIPE_AT(struct args, recipe),
     {0},
 };
 
-static error_t option(int key, char *arg, struct argp_state *state)
-{
-    struct args *a = state->input;
-
-    return key == ARGP_KEY_ARG ? cairn_recipe_args_take(&a->recipe, arg, state) : cairn_cli_take(slots, key, arg, state);
-}
-
 static const struct argp argp = {
-    options, option, "RECIPE|DIR [key=value ...]",
+    options, NULL, "RECIPE|DIR [key=value ...]",
     "Proves that trainer and sampler are one policy before a run spends its hours: right against the reference, agree, change the "
     "trainer alone and see the stale sampler disagree, sync, agree again. 76 with the finding if anything does not hold.\v"
     "Legs: 0 right, 1 agree, 2 disagree, 3 sync, 4 repeat, 5 whole.\n\n"
@@ -176,7 +170,7 @@ int cairn_verb_check(int argc, char **argv)
     struct cairn_check_opts o = {0};
     char *made = NULL, *folder = NULL, *cut = NULL;
     json_t *report = NULL;
-    int done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done);
+    int done, usage = cairn_cli_read(&argp, slots, argc, argv, &a, &done);
 
     if (usage || done)
         return usage;

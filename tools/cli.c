@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "base/str.h"
+#include "tools/recipe_args.h"
 
 int cairn_cli_fail(const char *verb, const struct cairn_error *err)
 {
@@ -110,7 +111,7 @@ enum cairn_status cairn_cli_flush(struct cairn_error *err)
     return CAIRN_OK;
 }
 
-error_t cairn_cli_take(const struct cairn_cli_slot *slots, int key, char *arg, struct argp_state *state)
+static error_t put(const struct cairn_cli_slot *slots, void *input, int key, char *arg, struct argp_state *state)
 {
     const struct cairn_cli_slot *s = slots;
     int64_t n;
@@ -119,7 +120,7 @@ error_t cairn_cli_take(const struct cairn_cli_slot *slots, int key, char *arg, s
 
     while (s->kind != CAIRN_CLI_END && s->key != key)
         s++;
-    to = (char *)state->input + s->at;
+    to = (char *)input + s->at;
     switch (s->kind) {
     case CAIRN_CLI_END:
         break;
@@ -143,6 +144,33 @@ error_t cairn_cli_take(const struct cairn_cli_slot *slots, int key, char *arg, s
             return 0;
         }
         return cairn_bad_value(state, s->name, arg, s->expected);
+    case CAIRN_CLI_RECIPE:
+        return cairn_recipe_args_take((struct cairn_recipe_args *)to, arg, state);
     }
     return ARGP_ERR_UNKNOWN;
+}
+
+error_t cairn_cli_take(const struct cairn_cli_slot *slots, int key, char *arg, struct argp_state *state)
+{
+    return put(slots, state->input, key, arg, state);
+}
+
+struct table {
+    const struct cairn_cli_slot *slots;
+    void *input;
+};
+
+static error_t table_option(int key, char *arg, struct argp_state *state)
+{
+    const struct table *t = state->input;
+
+    return put(t->slots, t->input, key, arg, state);
+}
+
+int cairn_cli_read(const struct argp *argp, const struct cairn_cli_slot *slots, int argc, char **argv, void *input, int *done)
+{
+    struct argp page = *argp;
+
+    page.parser = table_option;
+    return cairn_cli_parse(&page, argc, argv, &(struct table){slots, input}, done);
 }

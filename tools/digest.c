@@ -147,14 +147,9 @@ static const struct cairn_cli_slot slots[] = {
     {0},
 };
 
-static error_t option(int key, char *arg, struct argp_state *state)
-{
-    return cairn_cli_take(slots, key, arg, state);
-}
-
 static const struct argp argp = {
     options,
-    option,
+    NULL,
     "DIR",
     "Prints one line per committed artefact of a run: step, stage, hash of its logical content. Two runs with "
     "equal lines are the same run.\v"
@@ -170,7 +165,7 @@ int cairn_verb_digest(int argc, char **argv)
     struct args a = {0};
     struct cairn_run *run = NULL;
     struct digest d = {0};
-    int done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done);
+    int done, usage = cairn_cli_read(&argp, slots, argc, argv, &a, &done);
 
     if (usage || done)
         return usage;

@@ -335,12 +335,7 @@ static const struct cairn_cli_slot slots[] = {
     {0},
 };
 
-static error_t option(int key, char *arg, struct argp_state *state)
-{
-    return cairn_cli_take(slots, key, arg, state);
-}
-
-static const struct argp argp = {options, option, "[DIR]",
+static const struct argp argp = {options, NULL, "[DIR]",
                                  "Says what this machine lacks and how to get it; with DIR also whether runs can be kept in that folder. "
                                  "Exit code 72 if something that every run needs is missing.\v"
                                  "Examples:\n  cairn doctor\n  cairn doctor /tmp",
@@ -367,7 +362,7 @@ int cairn_verb_doctor(int argc, char **argv)
     enum cairn_status st = CAIRN_OK;
     struct args a = {0};
     struct report r = {0};
-    int done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done);
+    int done, usage = cairn_cli_read(&argp, slots, argc, argv, &a, &done);
 
     if (usage || done)
         return usage;

@@ -47,12 +47,7 @@ static const struct cairn_cli_slot slots[] = {
     {0},
 };
 
-static error_t option(int key, char *arg, struct argp_state *state)
-{
-    return cairn_cli_take(slots, key, arg, state);
-}
-
-static const struct argp argp = {options, option, "HF_DIR",
+static const struct argp argp = {options, NULL, "HF_DIR",
                                  "Turns a HuggingFace checkpoint (config.json, safetensors, tokenizer.json) into a checkpoint that runs start from, "
                                  "or a PEFT adapter into a policy. Block-FP8 weights become BF16. Goes on where it stopped; done twice, it "
                                  "changes nothing.\v"
@@ -202,7 +197,7 @@ int cairn_verb_import(int argc, char **argv)
     enum cairn_status st = CAIRN_OK;
     struct args a = {0};
     char *adapter = NULL, *config = NULL;
-    int done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done), is_adapter;
+    int done, usage = cairn_cli_read(&argp, slots, argc, argv, &a, &done), is_adapter;
 
     if (usage || done)
         return usage;

@@ -26,18 +26,12 @@ static const struct cairn_cli_slot slots[] = {
     CAIRN_CLI_TEXT_AT('r', struct args, recipe.run),
     CAIRN_CLI_FLAG_AT('p', struct args, print),
     CAIRN_CLI_FLAG_AT('j', struct args, json),
+    CAIRN_CLI_RECIPE_AT(struct args, recipe),
     {0},
 };
 
-static error_t option(int key, char *arg, struct argp_state *state)
-{
-    struct args *a = state->input;
-
-    return key == ARGP_KEY_ARG ? cairn_recipe_args_take(&a->recipe, arg, state) : cairn_cli_take(slots, key, arg, state);
-}
-
 static const struct argp argp = {
-    options, option, "RECIPE --run DIR [key=value ...]",
+    options, NULL, "RECIPE --run DIR [key=value ...]",
     "Resolves a recipe (inheritance, overrides), checks every key, and freezes it as DIR/recipe.yaml.\v"
     "Keys of the classes science and layout are frozen; ops keys may change at any later call.\n\n"
     "Examples:\n  cairn init recipes/tiny.yaml --run /tmp/tiny\n  cairn init recipes/tiny.yaml --print train.learning_rate=1e-4",
@@ -65,7 +59,7 @@ int cairn_verb_init(int argc, char **argv)
     struct cairn_recipe *recipe = NULL;
     struct cairn_run *run = NULL;
     struct cairn_place place = {0};
-    int done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done);
+    int done, usage = cairn_cli_read(&argp, slots, argc, argv, &a, &done);
 
     if (usage || done)
         return usage;

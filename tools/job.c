@@ -30,14 +30,9 @@ static const struct cairn_cli_slot slots[] = {
     {0},
 };
 
-static error_t option(int key, char *arg, struct argp_state *state)
-{
-    return cairn_cli_take(slots, key, arg, state);
-}
-
 static const struct argp argp = {
     options,
-    option,
+    NULL,
     "DIR --step N --group NAME",
     "What a Slurm job of a run does: its stages one after another under srun, each asked for before and after. "
     "Job scripts call it; people call cairn submit.\v"
@@ -52,7 +47,7 @@ int cairn_verb_job(int argc, char **argv)
     enum cairn_status st = CAIRN_OK;
     struct args a = {.step = -1};
     struct cairn_run *run = NULL;
-    int done, code = 0, usage = cairn_cli_parse(&argp, argc, argv, &a, &done);
+    int done, code = 0, usage = cairn_cli_read(&argp, slots, argc, argv, &a, &done);
 
     if (usage || done)
         return usage;

@@ -37,18 +37,12 @@ static const struct cairn_cli_slot slots[] = {
     CAIRN_CLI_TEXT_AT('r', struct args, recipe.run),
     CAIRN_CLI_FLAG_AT('q', struct args, quiet),
     CAIRN_CLI_FLAG_AT('j', struct args, json),
+    CAIRN_CLI_RECIPE_AT(struct args, recipe),
     {0},
 };
 
-static error_t option(int key, char *arg, struct argp_state *state)
-{
-    struct args *a = state->input;
-
-    return key == ARGP_KEY_ARG ? cairn_recipe_args_take(&a->recipe, arg, state) : cairn_cli_take(slots, key, arg, state);
-}
-
 static const struct argp argp = {
-    options, option, "RECIPE --run DIR [key=value ...]",
+    options, NULL, "RECIPE --run DIR [key=value ...]",
     "Runs a recipe on this machine, step after step: rollout, score, train, sync. Call it again after anything "
     "(a kill, a full disk, a reboot): it goes on where the run stands, with the same bits.\v"
     "SIGTERM and Ctrl-C stop it at the next unit of work and exit 75: run me again.\n\n"
@@ -201,7 +195,7 @@ int cairn_verb_run(int argc, char **argv)
     struct cairn_recipe *recipe = NULL;
     struct cairn_run *run = NULL;
     struct cairn_place place = {0};
-    int done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done);
+    int done, usage = cairn_cli_read(&argp, slots, argc, argv, &a, &done);
     double t0 = cairn_now_s();
 
     if (usage || done)

@@ -45,12 +45,7 @@ static const struct cairn_cli_slot slots[] = {
     {0},
 };
 
-static error_t option(int key, char *arg, struct argp_state *state)
-{
-    return cairn_cli_take(slots, key, arg, state);
-}
-
-static const struct argp argp = {options, option, "DIR",
+static const struct argp argp = {options, NULL, "DIR",
                                  "Shows the trail of a run: steps, stages, progress, what blocks and what to do next.\v"
                                  "Examples:\n  cairn status /tmp/tiny\n  cairn status /tmp/tiny --json",
                                  NULL, NULL, NULL};
@@ -264,7 +259,7 @@ int cairn_verb_status(int argc, char **argv)
     struct args a = {0};
     struct cairn_run *run = NULL;
     json_t *o = NULL;
-    int done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done);
+    int done, usage = cairn_cli_read(&argp, slots, argc, argv, &a, &done);
 
     if (usage || done)
         return usage;

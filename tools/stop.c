@@ -29,14 +29,9 @@ static const struct cairn_cli_slot slots[] = {
     {0},
 };
 
-static error_t option(int key, char *arg, struct argp_state *state)
-{
-    return cairn_cli_take(slots, key, arg, state);
-}
-
 static const struct argp argp = {
     options,
-    option,
+    NULL,
     "DIR",
     "Cancels what is queued or running for a run. Running stages hear SIGTERM, finish their unit and keep it; "
     "cairn submit DIR goes on from there.\v"
@@ -53,7 +48,7 @@ int cairn_verb_stop(int argc, char **argv)
     struct cairn_run *run = NULL;
     struct cairn_queue queue = {0};
     char prefix[80];
-    int n = 0, done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done);
+    int n = 0, done, usage = cairn_cli_read(&argp, slots, argc, argv, &a, &done);
 
     if (usage || done)
         return usage;

@@ -39,19 +39,13 @@ static const struct cairn_cli_slot slots[] = {
     CAIRN_CLI_FLAG_AT('n', struct args, dry),
     CAIRN_CLI_FLAG_AT('x', struct args, extend),
     CAIRN_CLI_FLAG_AT('j', struct args, json),
+    CAIRN_CLI_RECIPE_AT(struct args, recipe),
     {0},
 };
 
-static error_t option(int key, char *arg, struct argp_state *state)
-{
-    struct args *a = state->input;
-
-    return key == ARGP_KEY_ARG ? cairn_recipe_args_take(&a->recipe, arg, state) : cairn_cli_take(slots, key, arg, state);
-}
-
 static const struct argp argp = {
     options,
-    option,
+    NULL,
     "RECIPE|DIR --run DIR [key=value ...]",
     "Queues a run as Slurm jobs: a window of steps, further ones as these end (slurm.window, slurm.extend). Call it again "
     "after anything, or after a change of slurm keys: it queues what is missing, and failures before are forgiven.\v"
@@ -160,7 +154,7 @@ int cairn_verb_submit(int argc, char **argv)
     struct cairn_str scripts = {0};
     json_t *report = NULL;
     char holder[400];
-    int done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done);
+    int done, usage = cairn_cli_read(&argp, slots, argc, argv, &a, &done);
 
     if (usage || done)
         return usage;

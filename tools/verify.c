@@ -47,12 +47,7 @@ static const struct cairn_cli_slot slots[] = {
     {0},
 };
 
-static error_t option(int key, char *arg, struct argp_state *state)
-{
-    return cairn_cli_take(slots, key, arg, state);
-}
-
-static const struct argp argp = {options, option, "DIR",
+static const struct argp argp = {options, NULL, "DIR",
                                  "Reads every manifest and every shard of a run or checkpoint and compares size and digest over all bytes; of a run "
                                  "also its recipe, amendments and files. Names each bad file on stdout; exit code 65 if there is any.\v"
                                  "--repair falls back to the newest good generation and says what it dropped; it moves things to DIR/quarantine/NNNN "
@@ -359,7 +354,7 @@ int cairn_verb_verify(int argc, char **argv)
     struct cairn_run *run = NULL;
     struct cairn_lock *lock = NULL;
     char *real = NULL, *above = NULL;
-    int done, usage = cairn_cli_parse(&argp, argc, argv, &a, &done);
+    int done, usage = cairn_cli_read(&argp, slots, argc, argv, &a, &done);
 
     if (usage || done)
         return usage;
