@@ -138,6 +138,12 @@ setup() {
     [ ! -e "$BATS_TEST_TMPDIR/a" ]
     # Frozen here, run elsewhere: such a recipe is none of init's business.
     is 0 "$cairn" init "$micro" --run "$BATS_TEST_TMPDIR/elsewhere" kernels.backend=cuda
+    is 0 "$cairn" init "$micro" --run "$BATS_TEST_TMPDIR/here" kernels.backend=cpu
+    for dir in elsewhere here; do
+        "$cairn" inspect "$BATS_TEST_TMPDIR/$dir/base" --json | grep -o '"digest":"[0-9a-f]*"' | head -1 >"$BATS_TEST_TMPDIR/$dir.digest"
+    done
+    [ -s "$BATS_TEST_TMPDIR/here.digest" ]
+    diff "$BATS_TEST_TMPDIR/elsewhere.digest" "$BATS_TEST_TMPDIR/here.digest"
     is 0 "$cairn" init "$micro" --run "$BATS_TEST_TMPDIR/run"
     is 78 "$cairn" init "$micro" --run "$BATS_TEST_TMPDIR/run" train.learning_rate=7e-3
     is 0 "$cairn" status "$BATS_TEST_TMPDIR/run"
