@@ -69,17 +69,15 @@ static int64_t cap_of(const struct job *j, const struct cairn_link *l)
 static enum cairn_status store(struct work *w, const char *dir, struct cairn_manifest *m, const json_t *metrics, struct cairn_error *err)
 {
     const struct cairn_attempt_opts ao = {.identity = cairn_manifest_identity(m)};
+    struct cairn_shard_entry *entry = NULL;
     enum cairn_status st = CAIRN_OK;
     struct cairn_attempt *a = NULL;
 
     if (json_object_set(m->content, "metrics", (json_t *)metrics) || json_object_set_new(m->content, "units", json_integer(w->in.units)))
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_attempt_begin(&a, dir, &ao, err));
-    for (int u = 0; u < w->in.units; u++) {
-        struct cairn_shard_entry *entry = NULL;
-
-        TRY(cairn_stage_stopping(err));
-        TRY(cairn_scores_write(&w->s, w->in.unit[u], w->in.unit[u + 1], a, u, "", &entry, err));
+    if (w->in.units) { /* one file of all: nobody takes over half a replay, and files are most of what it costs */
+        TRY(cairn_scores_write_whole(&w->s, w->in.unit, w->in.units, a, &entry, err));
         TRY(cairn_manifest_add_shard(m, entry, err));
     }
     TRY(cairn_attempt_commit(a, m, err));

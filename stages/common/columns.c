@@ -22,21 +22,21 @@ static void column_name(int unit, const char *column, char out[96])
     snprintf(out, 96, "%s.%06d", column, unit);
 }
 
-enum cairn_status cairn_unit_write(struct cairn_attempt *a, int unit, const char *identity, const struct cairn_column *c, int n,
-                                   struct cairn_shard_entry **entry, struct cairn_error *err)
+enum cairn_status cairn_units_write(struct cairn_attempt *a, const char *name, const char *identity, const struct cairn_column *c,
+                                    const int *unit, int n, struct cairn_shard_entry **entry, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    struct cairn_slice slice[CAIRN_COLUMNS_MAX];
-    char names[CAIRN_COLUMNS_MAX][96], name[32];
+    struct cairn_slice *slice = calloc((size_t)n + 1, sizeof *slice);
+    char(*names)[96] = calloc((size_t)n + 1, sizeof *names);
     const struct cairn_shard_opts opts = {.no_tiles = 1, .identity = identity};
     struct cairn_shard *w = NULL;
 
-    assert(n <= CAIRN_COLUMNS_MAX);
+    if (!slice || !names)
+        TRY(CAIRN_NOMEM(err));
     for (int i = 0; i < n; i++) {
-        column_name(unit, c[i].name, names[i]);
+        column_name(unit[i], c[i].name, names[i]);
         slice[i] = cairn_slice_whole(names[i], c[i].dtype, 1, &c[i].count);
     }
-    cairn_unit_name(unit, name);
     TRY(cairn_attempt_shard(a, &w, name, slice, n, &opts, err));
     for (int i = 0; i < n; i++)
         if (c[i].count)
@@ -44,7 +44,22 @@ enum cairn_status cairn_unit_write(struct cairn_attempt *a, int unit, const char
     TRY(cairn_attempt_shard_done(a, &w, entry, err));
 out:
     cairn_shard_destroy(w);
+    free(slice);
+    free(names);
     return st;
+}
+
+enum cairn_status cairn_unit_write(struct cairn_attempt *a, int unit, const char *identity, const struct cairn_column *c, int n,
+                                   struct cairn_shard_entry **entry, struct cairn_error *err)
+{
+    int units[CAIRN_COLUMNS_MAX];
+    char name[32];
+
+    assert(n <= CAIRN_COLUMNS_MAX);
+    for (int i = 0; i < n; i++)
+        units[i] = unit;
+    cairn_unit_name(unit, name);
+    return cairn_units_write(a, name, identity, c, units, n, entry, err);
 }
 
 enum cairn_status cairn_unit_read(struct cairn_reader *r, int unit, const char *column, enum cairn_dtype dtype, void **out, int64_t *count,

@@ -24,6 +24,9 @@ void cairn_unit_name(int unit, char out[32]); /* "unit-000003": the shard's name
 /* Writes one unit into the attempt; *entry (caller's: cairn_manifest_add_shard) describes it. identity: cairn_attempt_adopt compares it. */
 enum cairn_status cairn_unit_write(struct cairn_attempt *a, int unit, const char *identity, const struct cairn_column *c, int n,
                                    struct cairn_shard_entry **entry, struct cairn_error *err);
+/* The same with columns of several units, column k of unit[k], as one shard "NAME.h5": for whoever makes a whole artefact at once. */
+enum cairn_status cairn_units_write(struct cairn_attempt *a, const char *name, const char *identity, const struct cairn_column *c,
+                                    const int *unit, int n, struct cairn_shard_entry **entry, struct cairn_error *err);
 /* Reads a column of one unit; malloc'ed, at least 1 byte. */
 enum cairn_status cairn_unit_read(struct cairn_reader *r, int unit, const char *column, enum cairn_dtype dtype, void **out, int64_t *count,
                                   struct cairn_error *err);

@@ -42,37 +42,86 @@ void cairn_scores_free(struct cairn_scores_table *s)
     memset(s, 0, sizeof *s);
 }
 
+#define COLUMNS 10
+
+/* Rows [begin, end) as COLUMNS columns. Their answers are appended to text, whose offsets go to (end - begin + 1) at offsets; the column of the text
+ * has no address yet, as it may move. */
+static void unit_columns(const struct cairn_scores_table *s, int64_t begin, int64_t end, struct cairn_str *text, int64_t *offsets,
+                         struct cairn_column c[COLUMNS])
+{
+    int64_t n = end - begin;
+    size_t first = text->len;
+
+    for (int64_t i = 0; i < n; i++) {
+        offsets[i] = (int64_t)(text->len - first);
+        if (s->extracted[begin + i])
+            cairn_str_puts(text, s->extracted[begin + i]);
+    }
+    offsets[n] = (int64_t)(text->len - first);
+    memcpy(c,
+           (const struct cairn_column[COLUMNS]){{"reward", CAIRN_F32, s->reward + begin, n},
+                                                {"penalty", CAIRN_F32, s->penalty + begin, n},
+                                                {"advantage", CAIRN_F32, s->advantage + begin, n},
+                                                {"mask", CAIRN_U8, s->mask + begin, n},
+                                                {"value", CAIRN_F32, s->value + begin, n},
+                                                {"verdict", CAIRN_U8, s->verdict + begin, n},
+                                                {"status", CAIRN_U8, s->status + begin, n},
+                                                {"group", CAIRN_I32, s->group + begin, n},
+                                                {"extracted", CAIRN_U8, NULL, offsets[n]},
+                                                {"extracted_offsets", CAIRN_I64, offsets, n + 1}},
+           COLUMNS * sizeof *c);
+}
+
+/* Units first, first + 1, ... (units of them) of which unit u is rows [bound[u], bound[u + 1]), as one shard. */
+static enum cairn_status units_write(const struct cairn_scores_table *s, int first, const int64_t *bound, int units, struct cairn_attempt *a,
+                                     const char *name, const char *identity, struct cairn_shard_entry **entry, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int64_t *offsets = malloc((size_t)(bound[units] - bound[0] + units + 1) * sizeof *offsets), at = 0;
+    struct cairn_column *c = calloc((size_t)units * COLUMNS + 1, sizeof *c);
+    int *unit = calloc((size_t)units * COLUMNS + 1, sizeof *unit);
+    struct cairn_str text = {0};
+    size_t from = 0;
+
+    if (!offsets || !c || !unit)
+        TRY(CAIRN_NOMEM(err));
+    for (int u = 0; u < units; u++) {
+        unit_columns(s, bound[u], bound[u + 1], &text, offsets + at, c + u * COLUMNS);
+        for (int k = 0; k < COLUMNS; k++)
+            unit[u * COLUMNS + k] = first + u;
+        at += bound[u + 1] - bound[u] + 1;
+    }
+    if (text.oom)
+        TRY(CAIRN_NOMEM(err));
+    for (int u = 0; u < units; u++) {
+        struct cairn_column *x = &c[u * COLUMNS + COLUMNS - 2];
+
+        x->p = cairn_str_z(&text) + from;
+        from += (size_t)x->count;
+    }
+    TRY(cairn_units_write(a, name, identity, c, unit, units * COLUMNS, entry, err));
+out:
+    cairn_str_free(&text);
+    free(offsets);
+    free(c);
+    free(unit);
+    return st;
+}
+
 enum cairn_status cairn_scores_write(const struct cairn_scores_table *s, int64_t begin, int64_t end, struct cairn_attempt *a, int unit,
                                      const char *identity, struct cairn_shard_entry **entry, struct cairn_error *err)
 {
-    enum cairn_status st = CAIRN_OK;
-    int64_t n = end - begin, *offsets = malloc((size_t)(n + 1) * sizeof *offsets);
-    struct cairn_str text = {0};
+    const int64_t bound[2] = {begin, end};
+    char name[32];
 
-    if (!offsets)
-        return CAIRN_NOMEM(err);
-    for (int64_t i = 0; i < n; i++) {
-        offsets[i] = (int64_t)text.len;
-        if (s->extracted[begin + i])
-            cairn_str_puts(&text, s->extracted[begin + i]);
-    }
-    offsets[n] = (int64_t)text.len;
-    if (text.oom) {
-        st = CAIRN_NOMEM(err);
-    } else {
-        const struct cairn_column c[] = {
-            {"reward", CAIRN_F32, s->reward + begin, n},   {"penalty", CAIRN_F32, s->penalty + begin, n},
-            {"advantage", CAIRN_F32, s->advantage + begin, n}, {"mask", CAIRN_U8, s->mask + begin, n},
-            {"value", CAIRN_F32, s->value + begin, n},         {"verdict", CAIRN_U8, s->verdict + begin, n},  {"status", CAIRN_U8, s->status + begin, n},
-            {"group", CAIRN_I32, s->group + begin, n},     {"extracted", CAIRN_U8, cairn_str_z(&text), (int64_t)text.len},
-            {"extracted_offsets", CAIRN_I64, offsets, n + 1},
-        };
+    cairn_unit_name(unit, name);
+    return units_write(s, unit, bound, 1, a, name, identity, entry, err);
+}
 
-        st = cairn_unit_write(a, unit, identity, c, (int)(sizeof c / sizeof *c), entry, err);
-    }
-    cairn_str_free(&text);
-    free(offsets);
-    return st;
+enum cairn_status cairn_scores_write_whole(const struct cairn_scores_table *s, const int64_t *unit, int units, struct cairn_attempt *a,
+                                           struct cairn_shard_entry **entry, struct cairn_error *err)
+{
+    return units_write(s, 0, unit, units, a, "units", "", entry, err);
 }
 
 /* Reads a column of a unit and puts its n elements at dst. */

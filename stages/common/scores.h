@@ -26,6 +26,9 @@ enum cairn_status cairn_scores_create(struct cairn_scores_table *s, int64_t n, s
 void cairn_scores_free(struct cairn_scores_table *s);
 enum cairn_status cairn_scores_write(const struct cairn_scores_table *s, int64_t begin, int64_t end, struct cairn_attempt *a, int unit,
                                      const char *identity, struct cairn_shard_entry **entry, struct cairn_error *err);
+/* All units at once, of which unit u is rows [unit[u], unit[u + 1]), as one shard. */
+enum cairn_status cairn_scores_write_whole(const struct cairn_scores_table *s, const int64_t *unit, int units, struct cairn_attempt *a,
+                                           struct cairn_shard_entry **entry, struct cairn_error *err);
 /* All units in order; extracted only if asked for. */
 enum cairn_status cairn_scores_load(struct cairn_scores_table *s, struct cairn_reader *from, int extracted, struct cairn_error *err);
 

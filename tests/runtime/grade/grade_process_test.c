@@ -289,6 +289,35 @@ static void test_many_in_order(void **state)
     free(long_text);
 }
 
+/* Whoever fails among many that are handed over together costs the others nothing: each has the verdict that it would have alone. */
+static void test_failures_among_many(void **state)
+{
+    enum { N = 400 };
+    static const char *const way[] = {"segv", "exit", "abort", "kill", "garbage"};
+    static const struct cairn_grader_limits limits = {.cpu_s = 1, .wall_s = 20};
+    struct cairn_grade_job *job = calloc(N, sizeof *job);
+    struct cairn_grader_process *p;
+
+    (void)state;
+    assert_non_null(job);
+    for (int i = 0; i < N; i++) {
+        const char *gold = i % 37 == 5 || i == 63 || i == 64 ? way[i % COUNT(way)] : i == 200 ? "loop" : i == 130 ? "term" : "fine", *response = i % 3 ? "yes" : "no";
+
+        job[i] = (struct cairn_grade_job){.gold = gold, .gold_bytes = strlen(gold), .response = response, .response_bytes = strlen(response)};
+    }
+    assert_int_equal(cairn_grader_process_start(&p, &limits, NULL), CAIRN_OK);
+    assert_int_equal(cairn_grader_process_grade_many(p, "unruly", NULL, job, N, NULL), CAIRN_OK);
+    for (int i = 0; i < N; i++) {
+        enum cairn_verdict_status want = i % 37 == 5 || i == 63 || i == 64 ? CAIRN_VERDICT_CRASHED : i == 200 ? CAIRN_VERDICT_TIMEOUT : CAIRN_VERDICT_OK;
+
+        if (job[i].verdict.status != want || job[i].verdict.match != (want == CAIRN_VERDICT_OK && i % 3))
+            fail_msg("job %d (%s): %s, match %d: %s", i, job[i].gold, cairn_verdict_status_name(job[i].verdict.status), job[i].verdict.match,
+                     job[i].verdict.why);
+    }
+    cairn_grader_process_stop(p);
+    free(job);
+}
+
 /* A program that is killed takes keeper and child with it. */
 static void test_nobody_left_behind(void **state)
 {
@@ -352,7 +381,7 @@ int main(void)
         cmocka_unit_test(test_backstops),
         cmocka_unit_test(test_outside_kill_changes_nothing),
         cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_many_in_order),
+        cmocka_unit_test(test_many_in_order), cmocka_unit_test(test_failures_among_many),
         cmocka_unit_test(test_nobody_left_behind),
         cmocka_unit_test(test_keeper_killed),
     };
