@@ -168,3 +168,13 @@ json() { jq -e "$1" <<<"$output" >/dev/null || { echo "not so: $1"; echo "$outpu
     [ "$status" = 0 ]
     json '.holds and .blocks.held == 9 * (3 * 2 * 4) and .blocks.worst < 0.5'
 }
+
+# Weights that the device keeps in bf16, some of them in f32: a policy of f32 went by memory as if all were alike.
+@test "GLM-5.3-Flash in bf16: full weights go through files, whatever the policy's type" {
+    run --separate-stderr "$cairn" check "$root/tests/planted/flash.yaml" --json kernels.precision=bf16 sync.dtype=f32
+    [ "$status" = 0 ]
+    json '.holds and .paths == ["file"]'
+    run --separate-stderr "$cairn" check "$root/tests/planted/flash.yaml" --legs 1-5 --json kernels.precision=bf16 sync.dtype=f32 'model.adapter={rank: 2, alpha: 4}'
+    [ "$status" = 0 ]
+    json '.holds and .paths == ["file", "shm"]'
+}
