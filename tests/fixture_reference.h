@@ -30,7 +30,7 @@ struct tolerance {
 struct reference {
     const char *dir;
     const struct tolerance *tol;
-    json_t *torch; /* bf16_errors.json, of all models; NULL with fp32 */
+    json_t *torch; /* bf16_errors.json, of all models; NULL with fp32: fixture_draws.h */
     char model[64]; /* its name there */
     struct cairn_compute k;
     struct cairn_hf *hf;
@@ -214,84 +214,6 @@ static void differ(struct errors *e, float mine, float ref)
         e->largest = fabs((double)ref);
     e->sum2 += d * d;
     e->n++;
-}
-
-/* ---- what torch's bf16 is off by ----------------------------------------------------------------------------------- */
-
-/* Items of one class: their names differ in numbers alone (layers, sequences). Losses are all one class. */
-static int same_class(const char *a, const char *b)
-{
-    if (cairn_ends_with(a, "_loss") && cairn_ends_with(b, "_loss"))
-        return 1;
-    while (*a && *a == *b) {
-        a++, b++;
-        if (isdigit((unsigned char)*a) && isdigit((unsigned char)*b)) {
-            a += strspn(a, "0123456789");
-            b += strspn(b, "0123456789");
-        }
-    }
-    return !*a && !*b;
-}
-
-/* For the largest difference, of which chance has a greater part, all gradients of a variant are one class. */
-static int same_kind(const char *a, const char *b)
-{
-    const char *x = strstr(a, "grad"), *y = strstr(b, "grad");
-
-    return x && y ? x - a == y - b && !strncmp(a, b, (size_t)(x - a)) : same_class(a, b);
-}
-
-/* 1.1 times the largest error of the item's class in bf16_errors.json: which = 0 the largest difference, 1 the root mean square.
- * Negative if there is no such class. Scalars are few: theirs is looked up in all models. */
-static double torch_allows(const struct reference *r, const char *label, int which)
-{
-    int scalar = cairn_ends_with(label, "_loss");
-    const char *model, *name;
-    json_t *items, *e;
-    double most = -1;
-
-    json_object_foreach(r->torch, model, items)
-        if (json_is_object(items) && (scalar || !strcmp(model, r->model)))
-            json_object_foreach(items, name, e)
-                if ((which ? same_class : same_kind)(name, label) && json_number_value(json_array_get(e, (size_t)which)) > most)
-                    most = json_number_value(json_array_get(e, (size_t)which));
-    return 1.1 * most;
-}
-
-/* A tensor's errors, over its largest entry, against torch's. */
-static void torch_item(const struct reference *r, const char *label, const struct errors *e)
-{
-    double scale = e->largest > 0 ? e->largest : 1, max = e->max / scale, rms = sqrt(e->sum2 / (double)e->n) / scale;
-    double max_most = torch_allows(r, label, 0), rms_most = torch_allows(r, label, 1);
-
-    item(max <= max_most && rms <= rms_most, label, "max %.3g of %.3g, rms %.3g of %.3g", max, max_most, rms, rms_most);
-}
-
-static void gradient_item(const struct reference *r, const char *variant, const char *name, const struct errors *e)
-{
-    char label[256];
-
-    snprintf(label, sizeof label, "%s%s", variant, name);
-    if (r->torch)
-        torch_item(r, label, e);
-    else
-        item(e->max <= r->tol->grad * e->largest, label, "max %.2e of %.2e (%.1e)", e->max, e->largest,
-             e->largest > 0 ? e->max / e->largest : 0);
-}
-
-/* Of bf16's gradient norm, relative: one number a model, too few to be a class (torch is off by 0.10 at most, the cpu's bf16 by 0.16). */
-#define NARROW_NORM 0.4
-
-/* tol: of fp32, relative above 1. */
-static void scalar_item(const struct reference *r, const char *variant, const char *name, double mine, double ref, double tol)
-{
-    char label[256];
-    double off = fabs(mine - ref), most = tol * fmax(1, fabs(ref));
-
-    snprintf(label, sizeof label, "%s%s", variant, name);
-    if (r->torch)
-        most = cairn_ends_with(label, "_norm") ? NARROW_NORM * fabs(ref) : torch_allows(r, label, 0);
-    item(off <= most, label, "%.7g, reference %.7g, error %.2e of %.2e", mine, ref, off, most);
 }
 
 #endif
