@@ -147,7 +147,7 @@ BATS     := $(wildcard tests/*.bats)
 test_room = $(if $(filter tests/runtime/%,$(1)),$(word 3,$(subst /, ,$(1))),$(if $(filter tests/kernels/% tests/conformance/%,$(1)),kernels,$(if $(filter tests/ckpt/%,$(1)),ckpt,all)))
 
 .DEFAULT_GOAL := all
-.PHONY: all always check-needed demo test test-quick test-programs test-faults test-slurm devcluster test-planted fuzz-grade bench bench-demo lint format info clean help bootstrap
+.PHONY: all always archs check-needed demo test test-quick test-programs test-faults test-slurm devcluster test-planted fuzz-grade bench bench-demo lint format info clean help bootstrap
 
 all: check-needed $(PROGRAMS) $(BACKENDS)
 
@@ -364,6 +364,11 @@ test: bootstrap
 	@rm -rf $(B)/tap
 	CAIRN_BUILD=$(B) CAIRN_TAP=$(B)/tap prove -j$(JOBS) -e tests/tap $(wildcard tests/*/*.t) $(BATS) $(TESTS)
 
+# Machine code for every GPU that the kernels know (others take the PTX), in a build of its own.
+archs:
+	@$(MAKE) --no-print-directory --silent -j$(JOBS) B=build-archs CUDA_ARCHS="80 90a 100" build-archs/lib/cairn-cuda.so
+	tools/fatbin-archs build-archs/lib/cairn-cuda.so sm_80 sm_90a sm_100 compute_80
+
 # Within the hour on two cores; killed, the next call goes on where it was.
 test-faults: bootstrap
 	@$(SUB) --silent all $(B)/tests/faults
@@ -414,6 +419,7 @@ help:
 	@echo "make demo        install what is missing, build, run recipes/tiny.yaml to the end, show what came out (RUN=DIR: where)"
 	@echo "make test        install what is missing, build, run every test that this machine can run"
 	@echo "make test-quick  the quick tests; with SAN=address, thread or valgrind also whatever that reports of any process"
+	@echo "make archs       the GPU back-end with machine code of compute capabilities 8.0, 9.0 and 10.0 (others take the PTX)"
 	@echo "make test-faults every file operation fails, kills at random moments, races, flipped bits; the commit protocol's model (an hour; goes on after a kill)"
 	@echo "make test-slurm  runs as Slurm jobs under fire, on a cluster of four nodes made for it (needs root)"
 	@echo "make devcluster  a shell on a Slurm cluster of four nodes on this machine (needs root)"

@@ -248,19 +248,13 @@ extern "C" enum cairn_status cairn_kda_cuda(struct cairn_stream *s, const struct
 {
     struct call c = call_begin("kda", s, err);
     int64_t N = -1, H = -1, D = -1, B = -1, rows = -1;
-    struct arg q = call_arg(&c, "q", &a->q, STRIDED | T_ACT, 3, &N, &H, &D),
-               k = call_arg(&c, "k", &a->k, STRIDED | T_ACT, 3, &N, &H, &D),
-               v = call_arg(&c, "v", &a->v, STRIDED | T_ACT, 3, &N, &H, &D), g = call_arg(&c, "g", &a->g, T_F32, 3, &N, &H, &D),
-               beta = call_arg(&c, "beta", &a->beta, T_F32, 2, &N, &H),
-               o = call_arg(&c, "o", &a->o, OUT | STRIDED | T_ACT, 3, &N, &H, &D), pos = call_arg(&c, "pos", &a->pos, T_I32, 1, &N),
-               seq = call_arg(&c, "seq", &a->seq, T_I32, 1, &N),
+    struct kda_inputs in = kda_take(&c, a, &N, &H, &D);
+    struct arg o = call_arg(&c, "o", &a->o, OUT | STRIDED | T_ACT, 3, &N, &H, &D),
                state = call_arg(&c, "state", &a->state, OUT | ABSENT | T_F32, 4, &B, &H, &rows, &D);
     struct kda_job job = {};
     struct kda_out out = {o.p, o.s[0], o.s[1], f32(&state)};
     void *room;
 
-    if (call_ok(&c) && (D % 4 || D > 128))
-        call_fail(&c, "D = %lld is no multiple of 4 up to 128", (long long)D);
     if (call_ok(&c) && state.p && rows != CAIRN_KDA_ROWS(D))
         call_fail(&c, "state has %lld rows, expected %lld", (long long)rows, (long long)CAIRN_KDA_ROWS(D));
     if (!call_ok(&c) || !N || !H || !D)
@@ -268,27 +262,12 @@ extern "C" enum cairn_status cairn_kda_cuda(struct cairn_stream *s, const struct
     room = call_scratch(&c, runs_room(N, B));
     if (!room)
         return call_end(&c);
-    job = {runs_find(&c, OP_kda, &pos, &seq, N, B, room),
-           q.p,
-           k.p,
-           v.p,
-           f32(&g),
-           f32(&beta),
-           q.s[0],
-           q.s[1],
-           k.s[0],
-           k.s[1],
-           v.s[0],
-           v.s[1],
-           D,
-           H,
-           a->scale,
-           a->eps};
+    job = kda_job_of(&c, a, &in, OP_kda, N, H, D, B, room);
     {
         dim3 walk((unsigned)(N < 64 ? N : 64), (unsigned)H), single((unsigned)(N < 32768 ? N : 32768), (unsigned)H);
 
         ON_WIDTH(D, {
-            ON_ACT(q.type, T, {
+            ON_ACT(in.q.type, T, {
                 call_cuda(&c,
                           cudaFuncSetAttribute(kda_chunks<T, W>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                (int)sizeof(struct chunk_memory<W>)),
@@ -296,7 +275,7 @@ extern "C" enum cairn_status cairn_kda_cuda(struct cairn_stream *s, const struct
                 LAUNCH(&c, (kda_chunks<T, W>), walk, W, sizeof(struct chunk_memory<W>), job, out);
             });
             if (state.p)
-                ON_ACT(q.type, T, LAUNCH(&c, (kda_row<T, W>), single, W, 0, job, out));
+                ON_ACT(in.q.type, T, LAUNCH(&c, (kda_row<T, W>), single, W, 0, job, out));
         });
     }
     return call_end(&c);

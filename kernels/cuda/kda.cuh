@@ -24,6 +24,43 @@ struct kda_job {
     float scale, eps;
 };
 
+/* What forward and backward (A: struct cairn_kda, struct cairn_kda_bwd) have in common: takes the inputs of *a, binds N, H, D. */
+struct kda_inputs {
+    struct arg q, k, v, g, beta, pos, seq;
+};
+
+template <typename A> static inline struct kda_inputs kda_take(struct call *c, const A *a, int64_t *N, int64_t *H, int64_t *D)
+{
+    struct kda_inputs in = {};
+
+    in.q = call_arg(c, "q", &a->q, STRIDED | T_ACT, 3, N, H, D);
+    in.k = call_arg(c, "k", &a->k, STRIDED | T_ACT, 3, N, H, D);
+    in.v = call_arg(c, "v", &a->v, STRIDED | T_ACT, 3, N, H, D);
+    in.g = call_arg(c, "g", &a->g, T_F32, 3, N, H, D);
+    in.beta = call_arg(c, "beta", &a->beta, T_F32, 2, N, H);
+    in.pos = call_arg(c, "pos", &a->pos, T_I32, 1, N);
+    in.seq = call_arg(c, "seq", &a->seq, T_I32, 1, N);
+    if (call_ok(c) && (*D % 4 || *D > 128))
+        call_fail(c, "D = %lld is no multiple of 4 up to 128", (long long)*D);
+    return in;
+}
+
+/* slots, room: of runs_find. */
+template <typename A>
+static inline struct kda_job kda_job_of(struct call *c, const A *a, const struct kda_inputs *in, enum cuda_op op, int64_t N, int64_t H,
+                                        int64_t D, int64_t slots, void *room)
+{
+    struct kda_job job = {};
+
+    job.r = runs_find(c, op, &in->pos, &in->seq, N, slots, room);
+    job.q = in->q.p, job.k = in->k.p, job.v = in->v.p;
+    job.g = f32(&in->g), job.beta = f32(&in->beta);
+    job.qn = in->q.s[0], job.qh = in->q.s[1], job.kn = in->k.s[0], job.kh = in->k.s[1], job.vn = in->v.s[0], job.vh = in->v.s[1];
+    job.D = D, job.H = H;
+    job.scale = a->scale, job.eps = a->eps;
+    return job;
+}
+
 /* Rows in shared memory. */
 struct kda_room {
     float *from;  /* [2][16][W] k, then q; in the end times the decay since the chunk's begin */

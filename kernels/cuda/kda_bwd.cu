@@ -368,21 +368,15 @@ extern "C" enum cairn_status cairn_kda_bwd_cuda(struct cairn_stream *st, const s
 {
     struct call c = call_begin("kda_bwd", st, err);
     int64_t N = -1, H = -1, D = -1, blocks, runs, starts;
-    struct arg q = call_arg(&c, "q", &a->q, STRIDED | T_ACT, 3, &N, &H, &D),
-               k = call_arg(&c, "k", &a->k, STRIDED | T_ACT, 3, &N, &H, &D),
-               v = call_arg(&c, "v", &a->v, STRIDED | T_ACT, 3, &N, &H, &D), g = call_arg(&c, "g", &a->g, T_F32, 3, &N, &H, &D),
-               beta = call_arg(&c, "beta", &a->beta, T_F32, 2, &N, &H),
-               d_o = call_arg(&c, "d_o", &a->d_o, STRIDED | T_ACT, 3, &N, &H, &D),
+    struct kda_inputs in = kda_take(&c, a, &N, &H, &D);
+    struct arg d_o = call_arg(&c, "d_o", &a->d_o, STRIDED | T_ACT, 3, &N, &H, &D),
                dq = call_arg(&c, "dq", &a->dq, OUT | STRIDED | T_ACT, 3, &N, &H, &D),
                dk = call_arg(&c, "dk", &a->dk, OUT | STRIDED | T_ACT, 3, &N, &H, &D),
                dv = call_arg(&c, "dv", &a->dv, OUT | STRIDED | T_ACT, 3, &N, &H, &D),
                dg = call_arg(&c, "dg", &a->dg, OUT | T_F32, 3, &N, &H, &D),
-               dbeta = call_arg(&c, "dbeta", &a->dbeta, OUT | T_F32, 2, &N, &H), pos = call_arg(&c, "pos", &a->pos, T_I32, 1, &N),
-               seq = call_arg(&c, "seq", &a->seq, T_I32, 1, &N);
+               dbeta = call_arg(&c, "dbeta", &a->dbeta, OUT | T_F32, 2, &N, &H);
     char *room;
 
-    if (call_ok(&c) && (D % 4 || D > 128))
-        call_fail(&c, "D = %lld is no multiple of 4 up to 128", (long long)D);
     if (!call_ok(&c) || !N || !H || !D)
         return call_end(&c);
     blocks = 2 * c.cuda->sms;
@@ -395,22 +389,7 @@ extern "C" enum cairn_status cairn_kda_bwd_cuda(struct cairn_stream *st, const s
         starts = (N / (SEGMENT * CHUNK) + 1) * H * W * W;
         room = (char *)call_scratch(&c, (size_t)runs + (size_t)(starts + blocks * (SEGMENT + 2) * W * W) * sizeof(float));
         if (room) {
-            struct kda_job job = {runs_find(&c, OP_kda_bwd, &pos, &seq, N, -1, room),
-                                  q.p,
-                                  k.p,
-                                  v.p,
-                                  f32(&g),
-                                  f32(&beta),
-                                  q.s[0],
-                                  q.s[1],
-                                  k.s[0],
-                                  k.s[1],
-                                  v.s[0],
-                                  v.s[1],
-                                  D,
-                                  H,
-                                  a->scale,
-                                  a->eps};
+            struct kda_job job = kda_job_of(&c, a, &in, OP_kda_bwd, N, H, D, -1, room);
             struct kda_grads to = {d_o.p,
                                    dq.p,
                                    dk.p,
@@ -428,7 +407,7 @@ extern "C" enum cairn_status cairn_kda_bwd_cuda(struct cairn_stream *st, const s
                                    (float *)(room + runs),
                                    (float *)(room + runs) + starts};
 
-            ON_ACT(q.type, T, {
+            ON_ACT(in.q.type, T, {
                 call_cuda(&c, cudaFuncSetAttribute(kda_bwd_walk<T, W>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
                           "kda_bwd_walk");
                 LAUNCH(&c, (kda_bwd_walk<T, W>), (unsigned)blocks, W, shared, job, to);

@@ -90,6 +90,20 @@ static inline int64_t row_tiles(const struct product *p, int height)
     return ceil_div(p->m, height);
 }
 
+/* Launches a kernel that has a tile of BM x BN a block, of p. Static shared memory counts among the 48 KiB that a launch may have without asking. */
+#define PRODUCT_TILES(c, p, kernel, BM, BN, threads, bytes)                                                                        \
+    do {                                                                                                                           \
+        int64_t all = ((p)->offsets && (p)->form != CAIRN_TN ? 1 : (int64_t)(p)->batch) * (p)->parts;                              \
+        dim3 grid((unsigned)ceil_div((p)->n, BN), (unsigned)row_tiles(p, BM), (unsigned)all);                                      \
+                                                                                                                                   \
+        if ((bytes) > 47 << 10) {                                                                                                  \
+            static uint64_t allowed;                                                                                               \
+                                                                                                                                   \
+            product_allow(c, &allowed, (const void *)kernel, bytes);                                                               \
+        }                                                                                                                          \
+        LAUNCH(c, kernel, grid, threads, bytes, *(p));                                                                           \
+    } while (0)
+
 /* The tile of this block in a launch of grid (column tiles, row tiles, batch * parts), groups of rows in y. All threads call it. */
 __device__ static inline struct tile tile_of_block(const struct product &p, int height, int width)
 {

@@ -65,6 +65,7 @@ void product_mma(struct call *c, const struct product *p, int tile);
  * PRODUCT_WGMMA_TILES - 1, 128 rows times 64, 128 a, 128 b, 192 a, 192 b, 256 a, 256 b columns. a: two neighbours in columns, b:
  * two in rows are a cluster that shares what both need; TN has b for a. */
 #define PRODUCT_WGMMA_TILES 7
+int product_wgmma_there(const struct call *c); /* on this card */
 int product_wgmma_can(const struct call *c, const struct product *p);
 void product_wgmma(struct call *c, const struct product *p, int tile);
 

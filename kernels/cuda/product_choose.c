@@ -68,7 +68,7 @@ static struct chooser *chooser_of(struct call *c)
     }
     trials = getenv("CAIRN_CUDA_TRIALS");
     h->trials = !trials || strcmp(trials, "0") != 0;
-    h->wgmma = h->trials ? -1 : c->cuda->sm == 90;
+    h->wgmma = h->trials ? -1 : product_wgmma_there(c);
     h->lt = h->trials ? product_lt_open() : NULL;
     c->cuda->slot[SLOT_MATMUL] = h;
     c->cuda->slot_free[SLOT_MATMUL] = chooser_free;
@@ -353,7 +353,7 @@ static void choose_and_launch(struct call *c, const struct product *p)
         return;
     may_try = bf16 && !capturing(c);
     if (may_try && h->wgmma < 0) {
-        if (c->cuda->sm == 90)
+        if (product_wgmma_there(c))
             prove(c, h);
         else
             h->wgmma = 0;

@@ -100,14 +100,7 @@ template <int BM, int BN, int WM, int WN, int STAGES> __global__ void __launch_b
 }
 
 #define BYTES(BM, BN, STAGES) ((BM + BN) * PITCH * STAGES)
-#define RUN(BM, BN, WM, WN, STAGES)                                                                                                \
-    do {                                                                                                                           \
-        static uint64_t allowed;                                                                                                   \
-        dim3 grid((unsigned)ceil_div(p->n, BN), (unsigned)row_tiles(p, BM), (unsigned)((p->offsets ? 1 : p->batch) * p->parts));           \
-                                                                                                                                   \
-        product_allow(c, &allowed, (const void *)few_tile<BM, BN, WM, WN, STAGES>, BYTES(BM, BN, STAGES));                         \
-        LAUNCH(c, (few_tile<BM, BN, WM, WN, STAGES>), grid, WM *WN * 32, BYTES(BM, BN, STAGES), *p);                               \
-    } while (0)
+#define RUN(BM, BN, WM, WN, STAGES) PRODUCT_TILES(c, p, (few_tile<BM, BN, WM, WN, STAGES>), BM, BN, WM *WN * 32, BYTES(BM, BN, STAGES))
 
 extern "C" int product_few_can(const struct call *c, const struct product *p)
 {

@@ -119,17 +119,8 @@ __global__ void __launch_bounds__(WM *WN * 32) mma_tile(const struct product p)
 }
 
 #define RUN(BM, BN, WM, WN, STAGES, FORM)                                                                                          \
-    do {                                                                                                                           \
-        constexpr int bytes = STAGES * (stage<BM, FORM != CAIRN_TN>::bytes + stage<BN, FORM == CAIRN_NT>::bytes);                  \
-        dim3 grid((unsigned)ceil_div(p->n, BN), (unsigned)row_tiles(p, BM), (unsigned)(z * p->parts));                             \
-                                                                                                                                   \
-        if (bytes > 47 << 10) { /* static shared memory counts among the 48 KiB that a launch may have without this */             \
-            static uint64_t allowed;                                                                                               \
-                                                                                                                                   \
-            product_allow(c, &allowed, (const void *)mma_tile<BM, BN, WM, WN, STAGES, FORM>, bytes);                               \
-        }                                                                                                                          \
-        LAUNCH(c, (mma_tile<BM, BN, WM, WN, STAGES, FORM>), grid, WM *WN * 32, bytes, *p);                                         \
-    } while (0)
+    PRODUCT_TILES(c, p, (mma_tile<BM, BN, WM, WN, STAGES, FORM>), BM, BN, WM *WN * 32,                                             \
+                  (STAGES * (stage<BM, FORM != CAIRN_TN>::bytes + stage<BN, FORM == CAIRN_NT>::bytes)))
 
 #define RUN_FORM(BM, BN, WM, WN, STAGES)                                                                                           \
     do {                                                                                                                           \
@@ -143,8 +134,6 @@ __global__ void __launch_bounds__(WM *WN * 32) mma_tile(const struct product p)
 
 void product_mma(struct call *c, const struct product *p, int tile)
 {
-    int64_t z = p->offsets && p->form != CAIRN_TN ? 1 : p->batch;
-
     switch (tile) {
     case 0:
         RUN_FORM(16, 16, 1, 1, 8);

@@ -269,7 +269,8 @@ static encode_fn *encoder(void)
 static int encode(CUtensorMap *map, const void *p, int64_t wide, int64_t lines, int64_t stride, int64_t products, int64_t step)
 {
     const cuuint64_t dim[3] = {(cuuint64_t)wide, (cuuint64_t)lines, (cuuint64_t)products};
-    const cuuint64_t pitch[2] = {(cuuint64_t)stride * 2, (cuuint64_t)(products > 1 ? step : lines * stride) * 2};
+    const int64_t line = lines > 1 ? stride : round_up(wide, 8); /* of one line or product there is no next, but its pitch is looked at */
+    const cuuint64_t pitch[2] = {(cuuint64_t)line * 2, (cuuint64_t)(products > 1 ? step : lines * line) * 2};
     const cuuint32_t box[3] = {64, 64, 1}, one[3] = {1, 1, 1};
 
     return encoder() && encoder()(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)p, dim, pitch, box, one,
@@ -286,11 +287,16 @@ static int maps(const struct product *p, CUtensorMap *a, CUtensorMap *b)
            encode(b, p->b, nt ? p->k : p->n, nt ? p->n : p->k, p->bs, zb, p->bb);
 }
 
+int product_wgmma_there(const struct call *c)
+{
+    return wgmma_there(c->cuda);
+}
+
 int product_wgmma_can(const struct call *c, const struct product *p)
 {
     const int64_t most = (int64_t)1 << 30;
 
-    return c->cuda->sm == 90 && p->a_bf16 && p->b_bf16 && p->wide && p->m > 0 && p->n > 0 && p->k > 0 && p->m < most &&
+    return product_wgmma_there(c) && p->a_bf16 && p->b_bf16 && p->wide && p->m > 0 && p->n > 0 && p->k > 0 && p->m < most &&
            p->n < most && p->k < most && (p->parts == 1 || p->part_k % BK == 0) && encoder();
 }
 
@@ -306,8 +312,8 @@ template <int WIDTH, int FORM, int SHARE> static void launch(struct call *c, con
     cudaLaunchAttribute cluster;
     cudaLaunchConfig_t config = {};
 
-    if (!maps(p, &a, &b)) {
-        call_fail(c, "no tensor map for this product");
+    if (!maps(p, &a, &b)) { /* the copy engine has limits of its own; the definition has none, and the same bits */
+        product_mma(c, p, PRODUCT_MMA_TILES - 1);
         return;
     }
     product_allow(c, &allowed, (const void *)wgmma_tiles<WIDTH, FORM, SHARE>, bytes);

@@ -42,14 +42,15 @@ template <int N> __device__ static inline void wgmma_zero(float (&d)[N])
     for (int i = 0; i < N; i++)
         d[i] = 0.0f;
 }
-#ifdef CAIRN_EMULATED
-#include "emu_wgmma.h"
-#else
 
 static inline int wgmma_there(const struct cuda *c)
 {
     return c->sm == 90;
 }
+
+#ifdef CAIRN_EMULATED
+#include "emu_wgmma.h"
+#else
 
 #if HAVE_WGMMA
 

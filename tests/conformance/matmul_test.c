@@ -37,6 +37,8 @@ static const struct {
     {3, 130, 72, 80, 8, "heads, multiples of eight"},
     {0, 2100, 24, 40, 0, "a sum over many rows, for TN"},
     {0, 21, 13, 29, 3, "aligned rows that end inside of 16 bytes"},
+    {0, 1, 130, 72, 0, "one line whose length is no pitch of 16 bytes, for TN"},
+    {2, 1, 140, 72, 4, "the same, heads"},
 };
 
 /* xt, wt, yt: types of x, w and y; y of a TN is f32. */

@@ -16,6 +16,10 @@ void product_lt_run(struct call *c, struct product_lt *, const struct product *,
 {
     call_fail(c, "cuBLASLt on an emulated GPU");
 }
+int product_wgmma_there(const struct call *)
+{
+    return 0;
+}
 int product_wgmma_can(const struct call *, const struct product *)
 {
     return 0;

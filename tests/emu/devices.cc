@@ -1,4 +1,5 @@
-/* devices.cc - which GPUs there are in the emulation: CAIRN_EMU_GPUS of them (default 1), all alike but for their ids. As CUDA does,
+/* devices.cc - which GPUs there are in the emulation: CAIRN_EMU_GPUS of them (default 1), all alike but for their ids, of compute capability
+ * CAIRN_EMU_SM (default 90: with wgmma; without TMA and clusters, absent.cc). As CUDA does,
  * CUDA_VISIBLE_DEVICES says which of them a process sees, and in which order: numbers up to the first that is none.
  */
 #include "cuda_runtime.h"
@@ -32,6 +33,25 @@ static int visible(int number[MOST])
 
 extern "C" {
 
+int emu_sm(void)
+{
+    static int sm;
+    const char *v = getenv("CAIRN_EMU_SM");
+
+    if (!sm)
+        sm = v ? atoi(v) : 90;
+    return sm;
+}
+static long long wgmmas;
+static void wgmmas_tell(void)
+{
+    fprintf(stderr, "emulated GPU: %lld wgmma\n", wgmmas);
+}
+void emu_wgmma_count(void)
+{
+    if (!wgmmas++ && getenv("CAIRN_EMU_WGMMA"))
+        atexit(wgmmas_tell);
+}
 cudaError_t cudaGetDeviceCount(int *n)
 {
     int number[MOST];
@@ -56,7 +76,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int ordinal)
     memcpy(p->uuid.bytes, "emulated, no. ", 14);
     p->uuid.bytes[15] = (char)number[ordinal];
     p->totalGlobalMem = (size_t)1 << 30;
-    p->major = 8;
+    p->major = emu_sm() / 10;
+    p->minor = emu_sm() % 10;
     return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int *version)
@@ -71,11 +92,11 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 }
 cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int)
 {
-    *v = a == cudaDevAttrComputeCapabilityMajor         ? 8
-         : a == cudaDevAttrComputeCapabilityMinor       ? 0
+    *v = a == cudaDevAttrComputeCapabilityMajor         ? emu_sm() / 10
+         : a == cudaDevAttrComputeCapabilityMinor       ? emu_sm() % 10
          : a == cudaDevAttrMultiProcessorCount          ? 3
          : a == cudaDevAttrL2CacheSize                  ? 1 << 20
-         : a == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 163 << 10
+         : a == cudaDevAttrMaxSharedMemoryPerBlockOptin ? (emu_sm() == 80 ? 163 : 227) << 10
                                                         : 0;
     return cudaSuccess;
 }

@@ -1,6 +1,7 @@
 /* emu_wgmma.h - the functions of wgmma.cuh on the emulated GPU. A descriptor is read as the PTX ISA says, not as the kernels fill
  * tiles: an operand that lies elsewhere than the descriptor tells gives wrong sums here as it does there. Products are made at
- * once: what only waits for them, or makes writes visible to them, does nothing.
+ * once: what only waits for them, or makes writes visible to them, does nothing. A GPU of another kind than 9.0 ends the program here, as there
+ * is no such instruction: who launches these kernels has to ask first.
  */
 #ifndef CAIRN_TESTS_EMU_WGMMA_H
 #define CAIRN_TESTS_EMU_WGMMA_H
@@ -10,10 +11,9 @@
 
 #include "cuda_bf16.h"
 
-static inline int wgmma_there(const struct cuda *)
-{
-    return 1;
-}
+extern "C" int emu_sm(void); /* devices.cc */
+extern "C" void emu_wgmma_count(void); /* CAIRN_EMU_WGMMA=count: how many there were is told at the end */
+
 static inline void wgmma_fence(void)
 {
 }
@@ -44,6 +44,11 @@ static inline float emu_operand(uint64_t d, int mn_major, int i, int k)
 
 template <int AM, int BM, int HALF> static inline void wgmma(float (&d)[HALF], uint64_t a, uint64_t b)
 {
+    if (emu_sm() != 90) {
+        fprintf(stderr, "wgmma on an emulated GPU of capability %d\n", emu_sm());
+        abort();
+    }
+    emu_wgmma_count();
     int t = (int)threadIdx.x % 128, row = t / 32 * 16 + t % 32 / 4, column = t % 4 * 2;
 
     for (int k = 0; k < 16; k++) {
