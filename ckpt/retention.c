@@ -78,6 +78,30 @@ out:
     return st;
 }
 
+enum cairn_status cairn_artefact_collect_ahead(const char *dir, const char *reason, struct cairn_error *err)
+{
+    if (cairn_artefact_committed(dir))
+        return cairn_fail(err, CAIRN_EFENCED, "%s: committed already", dir);
+    return put_marker(dir, reason, err);
+}
+
+enum cairn_status cairn_artefact_unmark(const char *dir, struct cairn_error *err)
+{
+    char *path = cairn_path_join(dir, CAIRN_COLLECTED_NAME);
+    enum cairn_status st = CAIRN_OK;
+
+    if (!path)
+        return CAIRN_NOMEM(err);
+    if (cairn_artefact_committed(dir) || (unlink(path) && errno == ENOENT))
+        goto out;
+    if (cairn_path_exists(path))
+        TRY(cairn_fail_errno(err, errno, "remove %s", path));
+    TRY(cairn_dir_sync(dir, err));
+out:
+    free(path);
+    return st;
+}
+
 /* --- pins --- */
 
 static enum cairn_status pin_path(char **out, const char *dir, const char *name, struct cairn_error *err)

@@ -48,6 +48,13 @@ char *cairn_artefact_collected_why(const char *dir);
 /* Collects one; no question asked but pins: *pinned = 1 (may be NULL) and the data left if there is a living one. */
 enum cairn_status cairn_artefact_collect(const char *dir, const struct cairn_retention *r, int *pinned, struct cairn_error *err);
 
+/* Before the commit of an artefact whose shards are hollow (shard.h): marks it as collected, so that nobody ever takes its files for data;
+ * cairn_artefact_collect behind the commit removes them. An attempt that begins where nothing is committed takes such a mark away. CAIRN_EFENCED:
+ * committed by another meanwhile. */
+enum cairn_status cairn_artefact_collect_ahead(const char *dir, const char *reason, struct cairn_error *err);
+/* Takes the mark away where nothing is committed. */
+enum cairn_status cairn_artefact_unmark(const char *dir, struct cairn_error *err);
+
 /* Removes an artefact altogether, its manifest first, so that what a kill leaves is not committed: for sub-artefacts that
  * their parent's commit has made worthless. Missing is fine. The directory itself goes too. */
 enum cairn_status cairn_artefact_drop(const char *dir, struct cairn_error *err);

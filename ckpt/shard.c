@@ -37,7 +37,7 @@ struct state {
 struct cairn_shard {
     char *path, *file, *identity;
     int fd, made;
-    int no_tiles, n;
+    int no_tiles, hollow, n;
     struct cairn_slice *slices; /* (n); names lie in `names` */
     char *names;
     struct state *state;        /* (n) */
@@ -180,6 +180,7 @@ enum cairn_status cairn_shard_create(struct cairn_shard **out, const char *dir, 
     if (!cairn_name_ok(name) || strlen(name) > 120)
         TRY(cairn_fail(err, CAIRN_EDATA, "%s: \"%.64s\" is no name for a shard", dir, name));
     w->no_tiles = opts && opts->no_tiles;
+    w->hollow = opts && opts->hollow;
     w->file = cairn_format("%s.h5", name);
     w->path = cairn_format("%s/%s.h5", dir, name);
     w->identity = strdup(opts && opts->identity ? opts->identity : "");
@@ -333,7 +334,7 @@ enum cairn_status cairn_shard_write(struct cairn_shard *w, int index, int64_t of
                           (long long)t->bytes, (long long)offset, n);
     if (!n)
         return CAIRN_OK;
-    borrowed = cairn_pump_write(w->pump, h_p, n, w->slices[index].at + offset);
+    borrowed = w->hollow ? 0 : cairn_pump_write(w->pump, h_p, n, w->slices[index].at + offset);
     for (size_t done = 0; done < n && st == CAIRN_OK;) { /* both digests while a block is in the cache */
         size_t k = n - done < HASH_BLOCK ? n - done : HASH_BLOCK;
 
@@ -434,6 +435,8 @@ static enum cairn_status hash_rest(struct cairn_shard *w, struct cairn_error *er
         while (w->hashed < end) {
             size_t n = end - w->hashed < (int64_t)STAGE ? (size_t)(end - w->hashed) : STAGE;
 
+            if (!from && w->hollow)
+                TRY(cairn_fail(err, CAIRN_EBUG, "%s: a hollow shard whose pieces came out of order", w->path));
             if (!from)
                 TRY(cairn_fd_pread_all(w->fd, block, n, w->hashed, w->path, err));
             cairn_hasher_add(w->hasher, from ? from + (w->hashed - at) : block, n);
@@ -453,7 +456,7 @@ enum cairn_status cairn_shard_finish(struct cairn_shard *w, struct cairn_shard_e
     if (w->fd < 0)
         return CAIRN_BUG(err, "a shard is finished twice");
     TRY(all_there(w, err));
-    if (w->table)
+    if (w->table && !w->hollow)
         cairn_pump_write(w->pump, w->table, (size_t)w->tiles * 16, w->table_at);
     TRY(cairn_pump_wait(w->pump, err));
     if (ftruncate(w->fd, w->image.size)) /* the end of the file may be padding that nobody wrote */

@@ -48,6 +48,8 @@ void cairn_shard_entry_free(struct cairn_shard_entry *e); /* frees e too; NULL i
 struct cairn_shard_opts {
     int no_tiles;         /* 1: no tile table; the reader checks the whole file (rollout and score shards) */
     const char *identity; /* goes to the entry; NULL: "" */
+    int hollow;           /* 1: the bulk is digested and not written: the shard of an artefact that is collected from the first (retention.h);
+                           * pieces come in order of the file */
 };
 
 struct cairn_shard;

@@ -122,6 +122,60 @@ gone() { # DIR: nobody is at work on it, within seconds
     is 0 "$cairn" verify "$dir"
 }
 
+saved() { # DIR: steps whose trainer state has its shards, in one line
+    ls -d "$1"/step/*/train/a* 2>/dev/null | sed -E 's|.*/step/0*([0-9]+)/train/.*|\1|' | tr '\n' ' '
+}
+
+@test "checkpoint.every: states in between are told, not kept; what a kill costs is trained again, to the same bits" {
+    six=(run.steps=6 run.eval_every=0 checkpoint.keep=9)
+    micro_run "$dir" "${six[@]}"
+    "$cairn" digest "$dir" >"$BATS_TEST_TMPDIR/six"
+    micro_run "$dir-4" "${six[@]}" run.mode=resident checkpoint.every=4
+    diff "$BATS_TEST_TMPDIR/six" <("$cairn" digest "$dir-4")
+    [ "$(saved "$dir")" = "0 1 2 3 4 5 6 " ]
+    [ "$(saved "$dir-4")" = "0 4 6 " ]
+    is 0 "$cairn" verify --deep "$dir-4"
+    is 0 "$cairn" gc "$dir-4"
+    [ "$(saved "$dir-4")" = "0 4 6 " ]
+
+    for mode in resident chained; do # killed behind step 3, and gone on in either way
+        for _ in $(seq 20); do # until it was killed before its end
+            rm -rf "$dir-$mode"
+            "$cairn" run "$micro" --run "$dir-$mode" "${six[@]}" run.mode=resident checkpoint.every=6 --quiet 2>"$BATS_TEST_TMPDIR/err" &
+            pid=$!
+            victim=
+            until [ -n "$victim" ]; do
+                victim=$(ranks "$dir-$mode" train | head -n 1)
+            done
+            until [ -e "$dir-$mode/step/000003/train/MANIFEST.json" ]; do :; done
+            kill -KILL "$victim" 2>/dev/null || true
+            wait "$pid" || true
+            gone "$dir-$mode"
+            [ -e "$dir-$mode/policy/000006/MANIFEST.json" ] || break
+        done
+        is 0 "$cairn" run "$micro" --run "$dir-$mode" "${six[@]}" run.mode="$mode" checkpoint.every=6
+        says "until checkpoint.every saves it: training again from step 1 on"
+        grep -q checkpoint.every "$dir-$mode/step/000003/train/COLLECTED"
+        diff "$BATS_TEST_TMPDIR/six" <("$cairn" digest "$dir-$mode")
+    done
+}
+
+@test "checkpoint.every: a told state whose policy is missing is trained again, by a chain as well" {
+    two=(run.steps=3 run.eval_every=0)
+    micro_run "$dir" "${two[@]}"
+    micro_run "$dir-2" "${two[@]}" run.mode=resident checkpoint.every=3
+    # As a kill between the state of step 2 and its policy leaves it.
+    rm -rf "$dir-2"/policy/00000[23] "$dir-2"/step/000003
+    for mode in chained resident; do
+        cp -r "$dir-2" "$dir-$mode"
+        is 0 "$cairn" run "$micro" --run "$dir-$mode" "${two[@]}" run.mode="$mode" checkpoint.every=3
+        says "when its policy was not made yet: the step is trained again"
+        diff <("$cairn" digest "$dir") <("$cairn" digest "$dir-$mode")
+    done
+    "$cairn-sync" "$dir-2" --step 2 2>&1 || [ $? = 75 ] # under Slurm: again, and then the step before it
+    [ ! -e "$dir-2/step/000002/train/MANIFEST.json" ]
+}
+
 @test "a role that fails takes the others along, with its sentence and code" {
     micro_run "$dir" run.steps=2
     rm "$dir"/step/000002/train/a*/master*.h5 # what the trainer begins step 3 with

@@ -136,6 +136,19 @@ static int64_t last_step(const struct cairn_run *run, const char *name)
     return last;
 }
 
+/* The plan over those that are not collected: the others take no place of theirs. Reorders step. */
+static void plan_there(const struct cairn_retention *keep, int64_t *step, const int *was, int n, int *stays)
+{
+    int m = 0;
+
+    for (int i = 0; i < n; i++)
+        if (!was[i])
+            step[m++] = step[i];
+    cairn_retention_plan(keep, step, m, stays);
+    for (int i = n; i-- > 0;) /* back to where they stand */
+        stays[i] = was[i] ? 0 : stays[--m];
+}
+
 static enum cairn_status retain(struct gc *g, enum cairn_stage stage, const char *folder, const char *what, const struct cairn_retention *keep,
                                 struct cairn_error *err)
 {
@@ -160,7 +173,7 @@ static enum cairn_status retain(struct gc *g, enum cairn_stage stage, const char
         step[n++] = s;
     }
     if (g->a->dry)
-        cairn_retention_plan(keep, step, n, stays);
+        plan_there(keep, step, was, n, stays);
     else
         TRY(cairn_retention_apply(keep, gen, n, NULL, err));
     for (int i = 0; i < n; i++) {

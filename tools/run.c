@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "ckpt/manifest.h"
+#include "stages/common/publish.h"
 #include "stages/common/place.h"
 #include "tools/check/check.h"
 #include "tools/cli.h"
@@ -150,6 +151,7 @@ static enum cairn_status chain_run(const struct cairn_run *run, const struct arg
     struct cairn_error bad = {0};
     int n = 0, done = 0, last = -1; /* last: the last one that is done; there may be holes before it, where a repair took links out */
 
+    TRY(cairn_publish_settle(run, err));
     TRY(cairn_run_chain(run, &chain, &n, err));
     for (int i = 0; i < n; i++)
         if (cairn_link_done(run, &chain[i])) {

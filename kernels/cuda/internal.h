@@ -76,7 +76,7 @@ enum cuda_op { CAIRN_OPS(CUDA_OP_NUMBER) OP_COUNT };
 #undef CUDA_OP_NUMBER
 
 /* State that an op family keeps with the device: made on first use, freed with the device. */
-enum cuda_slot { SLOT_MATMUL, SLOT_GROUPED, SLOT_HEAD, SLOT_INDEX, SLOT_ATTENTION, SLOT_COUNT };
+enum cuda_slot { SLOT_MATMUL, SLOT_GROUPED, SLOT_HEAD, SLOT_INDEX, SLOT_ATTENTION, SLOT_SHIP, SLOT_COUNT };
 
 struct cuda_foreign; /* share.c */
 

@@ -450,6 +450,7 @@ void cairn_handover_close(struct cairn_handover *h)
     if (h->own) /* switched in place */
         memcpy(h->o.take->tensor, h->own, (size_t)h->o.table->count * sizeof *h->own);
     free(h->own);
+    free(h->serving);
     let_go(h);
     free(h->side);
     free(h->param);
@@ -465,6 +466,14 @@ enum cairn_handover_path cairn_handover_path(const struct cairn_handover *h)
 const struct cairn_transit *cairn_handover_plan(const struct cairn_handover *h)
 {
     return h->path == CAIRN_HANDOVER_FILE ? NULL : &h->plan;
+}
+
+int cairn_handover_left(const struct cairn_handover *h)
+{
+    for (int i = 0; i < h->ends; i++)
+        if (cairn_ring_left(h->end[i].ring))
+            return 1;
+    return 0;
 }
 
 uint64_t cairn_handover_generation(const struct cairn_handover *h)

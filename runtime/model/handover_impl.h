@@ -110,6 +110,7 @@ struct cairn_handover {
     int next_look;                    /* the one that was begun first */
     struct cairn_runs_sums read_sums; /* of all chunks of its place */
     int in_place;
+    struct cairn_buffer *serving; /* what the store's tensors are views of once it was switched: stands for the slot that serves, owns nothing */
     struct cairn_tensor *own; /* [table->count] the store's tensors before it was switched; NULL: it was not */
     int pinned;               /* slot that serves in place; -1 */
 

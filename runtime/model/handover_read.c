@@ -283,24 +283,28 @@ enum cairn_status cairn_hand_look_end(struct cairn_handover *h, struct cairn_err
     return looks_end(h, 1, &ended, err);
 }
 
-/* The store's tensors become views of the slot. */
+/* The store's tensors become views of the slot: the first time each of them, of a buffer that stands for whichever slot serves; then that one word
+ * is the switch, however many tensors there are. */
 static enum cairn_status switch_to(struct cairn_handover *h, struct cairn_buffer *slot, struct cairn_error *err)
 {
     struct cairn_store *s = h->o.take;
 
     if (!h->own) {
-        if (!TAKE(h->own, h->o.table->count))
+        if ((!h->serving && !TAKE(h->serving, 1)) || !TAKE(h->own, h->o.table->count))
             return CAIRN_NOMEM(err);
+        *h->serving = *slot;
+        h->serving->opened = 0;
         memcpy(h->own, s->tensor, (size_t)h->o.table->count * sizeof *h->own);
-    }
-    for (int j = 0; j < h->views; j++) {
-        struct cairn_tensor *t = &s->tensor[h->view[j].param];
+        for (int j = 0; j < h->views; j++) {
+            struct cairn_tensor *t = &s->tensor[h->view[j].param];
 
-        if (!t->buf)
-            continue;
-        t->buf = slot;
-        t->offset = h->view[j].at;
+            if (!t->buf)
+                continue;
+            t->buf = h->serving;
+            t->offset = h->view[j].at;
+        }
     }
+    h->serving->impl = slot->impl;
     return CAIRN_OK;
 }
 

@@ -166,7 +166,7 @@ static enum cairn_status save_shard(const struct cairn_source *src, struct cairn
     enum cairn_status st = CAIRN_OK;
     struct cairn_slice *slice = calloc((size_t)(end - begin) + 1, sizeof(*slice));
     struct names *names = calloc((size_t)(end - begin) + 1, sizeof(*names));
-    const struct cairn_shard_opts so = {.identity = identity};
+    const struct cairn_shard_opts so = {.identity = identity, .hollow = o->hollow};
     struct cairn_shard *w = NULL;
     int n = 0;
 
@@ -453,7 +453,8 @@ enum cairn_status cairn_trainer_save(const struct cairn_optimizer *o, struct cai
                                            .dtype = CAIRN_F32,
                                            .identity = opts->identity,
                                            .share = o->ranks > 1 ? set[i].store : NULL,
-                                           .through = opts->through};
+                                           .through = opts->through,
+                                           .hollow = opts->hollow};
 
         if (o->ranks > 1)
             snprintf(stem, sizeof stem, "%s-r%04d", set[i].stem, o->rank);

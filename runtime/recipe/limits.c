@@ -35,8 +35,5 @@ enum cairn_status cairn_recipe_limits(const struct cairn_recipe *r, struct cairn
         if (!cairn_words_has(words[i].words, v))
             return cairn_recipe_fail(r, words[i].path, err, "%s: this build %s", v, words[i].can);
     }
-    if (!strcmp(cairn_recipe_str(r, "run.mode"), "resident") && cairn_recipe_i64(r, "checkpoint.every") > 1)
-        return cairn_recipe_fail(r, "checkpoint.every", err, "%lld: this build commits every step of a resident run, too",
-                                 (long long)cairn_recipe_i64(r, "checkpoint.every"));
     return CAIRN_OK;
 }

@@ -255,7 +255,7 @@ static const struct cairn_key table[] = {
     FLT("sync.node_store.ttl", OPS, ABOVE, "24.0", 0, INF, "hours", "Age without use after which it is removed."),
 
     SECTION("checkpoint", OPS, "What is kept."),
-    INT("checkpoint.every", OPS, 0, "1", 1, BIG, "steps", "Resident runs write a checkpoint after so many steps; chained ones after each."),
+    INT("checkpoint.every", OPS, 0, "1", 1, BIG, "steps", "Resident runs save the trainer's state after so many steps and at the end; a stop or a kill costs the training since, which is done again, to the same bits. Chained runs save each."),
     INT("checkpoint.updates", OPS, 0, "0", 0, BIG, "updates", "Also after so many updates inside a step, dropped when the step commits; 0: not."),
     INT("checkpoint.keep", OPS, 0, "2", 1, BIG, "states", "The last so many trainer states stay."),
     INT("checkpoint.keep_every", OPS, 0, "10", 0, BIG, "steps", "Trainer states of every so many-th step stay too; 0: none."),

@@ -232,6 +232,11 @@ void cairn_ring_leave(struct cairn_ring *r)
     atomic_store(&r->h->left, 1);
 }
 
+int cairn_ring_left(const struct cairn_ring *r)
+{
+    return atomic_load(&r->h->left);
+}
+
 void cairn_ring_close(struct cairn_ring *r)
 {
     if (!r)

@@ -62,6 +62,7 @@ enum cairn_status cairn_ring_attach(struct cairn_ring **out, const struct cairn_
                                     struct cairn_error *err);
 /* The memory that the slots stand for is about to go: nothing is begun any more, by anybody. */
 void cairn_ring_leave(struct cairn_ring *r);
+int cairn_ring_left(const struct cairn_ring *r);
 void cairn_ring_close(struct cairn_ring *r); /* lets go of what it holds; NULL is fine */
 
 int cairn_ring_slots(const struct cairn_ring *r);

@@ -4,7 +4,7 @@
 
 #include "world/transit_impl.h"
 
-#define EDGE 16 /* the smallest chunk of a lane, of a whole one */
+#define EDGE 8 /* the smallest chunk of a lane, of a whole one */
 
 /* ---- lanes ---------------------------------------------------------------------------------------------------------------- */
 

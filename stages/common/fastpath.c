@@ -124,6 +124,10 @@ void cairn_fastpath_give(struct cairn_fastpath *f, int64_t step, const struct ca
 
     if (!there(f) || published->table->count != tensors(f)->count)
         return;
+    if (cairn_handover_left(f->h)) { /* the last rollout is made */
+        cairn_fastpath_drop(f);
+        return;
+    }
     if (f->bound != s && cairn_handover_bind(f->h, s, NULL, &err) != CAIRN_OK) {
         give_up(f, &err);
         return;

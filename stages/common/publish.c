@@ -61,6 +61,31 @@ static enum cairn_status content_set(struct cairn_stage_ctx *ctx, const struct p
     return bad ? CAIRN_NOMEM(err) : CAIRN_OK;
 }
 
+enum cairn_status cairn_publish_settle(const struct cairn_run *run, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    for (int64_t s = cairn_recipe_i64(run->recipe, "run.steps"); s > 0; s--) {
+        const struct cairn_link policy = {s, CAIRN_STAGE_SYNC, NULL}, train = {s, CAIRN_STAGE_TRAIN, NULL};
+        char *dir;
+
+        if (cairn_link_done(run, &policy)) /* and of older steps, too */
+            break;
+        if (!cairn_link_done(run, &train))
+            continue;
+        if (!(dir = cairn_link_path(run, &train)))
+            return CAIRN_NOMEM(err);
+        if (cairn_artefact_collected(dir)) {
+            cairn_info("%s was only told (checkpoint.every) when its policy was not made yet: the step is trained again", dir);
+            st = cairn_artefact_drop(dir, err);
+        }
+        free(dir);
+        TRY(st);
+    }
+out:
+    return st;
+}
+
 enum cairn_status cairn_publish_work(struct cairn_stage_ctx *ctx, struct cairn_error *err)
 {
     const struct cairn_link train = {ctx->link.step, CAIRN_STAGE_TRAIN, NULL};
@@ -73,7 +98,10 @@ enum cairn_status cairn_publish_work(struct cairn_stage_ctx *ctx, struct cairn_e
         goto out;
     if (!relative)
         TRY(CAIRN_NOMEM(err));
-    TRY(cairn_stage_input(ctx, relative, &trainer, err));
+    st = cairn_stage_input(ctx, relative, &trainer, err);
+    if (st == CAIRN_ENOINPUT && cairn_publish_settle(ctx->run, err) == CAIRN_OK && !cairn_link_done(ctx->run, &train))
+        st = cairn_fail(err, CAIRN_EAGAIN, "%s is trained again", relative);
+    TRY(st);
     TRY(form_open(&f, ctx, err));
     TRY(cairn_policy_save(f.lora ? &f.adapter.table : &f.table, trainer, f.lora ? NULL : f.base, f.dtype, ctx->attempt,
                           ctx->manifest, f.identity, err));

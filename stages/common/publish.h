@@ -18,6 +18,9 @@ enum cairn_status cairn_publish_work(struct cairn_stage_ctx *ctx, struct cairn_e
  * have them by the fast path, too, before the policy is committed. */
 enum cairn_status cairn_publish_store(struct cairn_stage_ctx *ctx, const struct cairn_store *published, struct cairn_compute *k,
                                       struct cairn_error *err);
+/* A trainer state that was only told (checkpoint.every) and whose policy is missing, since a kill came between the two, goes: the step is trained
+ * again. For whoever walks the chain, before it looks at what is done; by one process. */
+enum cairn_status cairn_publish_settle(const struct cairn_run *run, struct cairn_error *err);
 /* After the commit: the step's line in RUN/log/metrics.jsonl, and retention of trainer states and policies. */
 enum cairn_status cairn_publish_after(const struct cairn_run *run, const struct cairn_link *l, struct cairn_error *err);
 

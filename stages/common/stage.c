@@ -10,7 +10,10 @@
 #include "base/file.h"
 #include "base/signals.h"
 #include "base/str.h"
+#include "ckpt/retention.h"
 #include "stages/common/ranks.h"
+
+#define HOLLOW "checkpoint.every" /* reason why an artefact was collected from the first */
 
 /* ---- what the work uses ------------------------------------------------------------------------------------------------ */
 
@@ -190,7 +193,12 @@ static enum cairn_status commit(struct cairn_stage_ctx *ctx, struct cairn_error 
     json_object_set_new(info, "seconds", json_real(cairn_now_s() - ctx->started_s));
     if (ctx->world->size > 1)
         json_object_set_new(info, "ranks", json_integer(ctx->world->size));
-    TRY(cairn_attempt_commit(ctx->attempt, ctx->manifest, err));
+    if (ctx->hollow)
+        TRY(cairn_artefact_collect_ahead(ctx->dir, HOLLOW, err));
+    st = cairn_attempt_commit(ctx->attempt, ctx->manifest, err);
+    if (ctx->hollow && st == CAIRN_OK)
+        st = cairn_artefact_collect(ctx->dir, &(struct cairn_retention){.reason = HOLLOW}, NULL, err);
+    TRY(st);
     event_tell(ctx, "committed", NULL);
 out:
     return st;
@@ -287,5 +295,5 @@ void cairn_stage_link_end(struct cairn_stage_ctx *ctx)
     ctx->manifest = NULL;
     free(ctx->dir);
     ctx->dir = NULL;
-    ctx->agreed = ctx->partial = ctx->prepared = ctx->began = 0;
+    ctx->agreed = ctx->partial = ctx->prepared = ctx->began = ctx->hollow = 0;
 }

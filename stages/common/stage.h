@@ -36,6 +36,7 @@ struct cairn_stage_ctx {
     struct cairn_events *events;            /* RUN/log/<stage>.jsonl; NULL but on rank 0 */
     int task, tasks;                        /* array task `task` of `tasks`; 0 of 1 without --shard */
     int partial;                            /* set by the work of an array task: its share is finished, but not everything */
+    int hollow;                             /* set by the work on all ranks: its shards are hollow, the artefact is collected from the first */
     int agreed;                             /* ranks.h: the status at hand is that of all ranks */
     int resident;                           /* 1: the process goes on to further links (resident.h), */
     struct cairn_fastpath *fastpath;        /* policies go by it, too (fastpath.h); NULL: there is none */

@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/signals.h"
 #include "base/str.h"
+#include "ckpt/retention.h"
 #include "model/io.h"
 #include "stages/common/inside.h"
 #include "stages/common/publish.h"
@@ -15,12 +17,29 @@
 #include "stages/train/grpo.h"
 #include "stages/train/sft.h"
 
+/* Are the published weights in memory what the masters say? In a narrower type than the policy's they no longer are. */
+static int publishes_from_memory(const struct cairn_stage_ctx *ctx, const struct cairn_trainer *t)
+{
+    return cairn_setup_dtype(ctx->run->recipe) == CAIRN_BF16 || t->k->act == CAIRN_F32;
+}
+
+/* Is the state of this step only told (checkpoint.every), since the next one and the policy are made from it in this process? Never of the last
+ * step, nor where a stop was requested. The same on all ranks. */
+static enum cairn_status hollow_decide(struct cairn_stage_ctx *ctx, const struct cairn_trainer *t, struct cairn_error *err)
+{
+    const int64_t step = ctx->link.step;
+
+    ctx->hollow = ctx->resident && publishes_from_memory(ctx, t) && step > 0 && step % cairn_recipe_i64(ctx->run->recipe, "checkpoint.every") &&
+                  step < cairn_recipe_i64(ctx->run->recipe, "run.steps") && !cairn_stop_requested();
+    return cairn_ranks_tell(ctx, "whether it is saved", CAIRN_OK, &ctx->hollow, sizeof ctx->hollow, err);
+}
+
 static enum cairn_status state_save(struct cairn_stage_ctx *ctx, struct cairn_trainer *t, struct cairn_error *err)
 {
     /* no identity: a dead attempt's masters may stem from another point of the step's work than our moments, so nothing is adopted
      */
-    const struct cairn_trainer_save_opts o = {.through =
-                                                  1}; /* this is the smallest unit: a stop in it would cost the last updates */
+    const struct cairn_trainer_save_opts o = {.through = 1, /* this is the smallest unit: a stop in it would cost the last updates */
+                                              .hollow = ctx->hollow};
 
     if (json_object_set_new(ctx->manifest->content, "updates", json_integer((json_int_t)t->optimizer.updates)))
         return CAIRN_NOMEM(err);
@@ -316,7 +335,8 @@ out:
     return st;
 }
 
-static enum cairn_status step_train(struct cairn_stage_ctx *ctx, struct cairn_error *err)
+/* Trains a step; save 0: into memory alone. */
+static enum cairn_status step_run(struct cairn_stage_ctx *ctx, int save, struct cairn_error *err)
 {
     struct kept *k = NULL;
     struct inputs in = {0};
@@ -329,23 +349,159 @@ static enum cairn_status step_train(struct cairn_stage_ctx *ctx, struct cairn_er
     TRY(cairn_trainer_reserve(&k->t, longest(&in.r), in.r.offsets[in.r.n], 1, err));
     TRY(cairn_grpo_run(ctx, &k->t, &in.r, &in.s, &in.o, &stats, err));
     stats_tell(ctx, &stats, cairn_now_s() - t0);
-    TRY(state_save(ctx, &k->t, err));
+    if (save) {
+        TRY(hollow_decide(ctx, &k->t, err));
+        TRY(state_save(ctx, &k->t, err));
+    }
     k->step = ctx->link.step;
+out:
+    inputs_close(&in);
+    return st;
+}
+
+/* ---- states that were only told ------------------------------------------------------------------------------------------ */
+
+/* The newest step up to `step` whose state is there to begin the next one with: 0 where the first policy's weights are the masters. -1: none. On
+ * rank 0. */
+static enum cairn_status state_find(const struct cairn_run *run, int64_t step, int64_t *from, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    for (*from = step; *from >= 0; --*from) {
+        const struct cairn_link l = {*from, CAIRN_STAGE_TRAIN, NULL};
+        char *dir;
+        int gone;
+
+        if (!*from && !cairn_recipe_has(run->recipe, "warm_start"))
+            break;
+        if (!(dir = cairn_link_path(run, &l)))
+            return CAIRN_NOMEM(err);
+        st = cairn_artefact_collected_look(dir, &gone, err);
+        free(dir);
+        if (st != CAIRN_OK || !gone)
+            break;
+    }
+    return st;
+}
+
+/* Trains one step again that is committed, in memory. */
+static enum cairn_status step_again(struct cairn_stage_ctx *ctx, int64_t step, struct cairn_error *err)
+{
+    const struct cairn_link link = ctx->link;
+    struct cairn_manifest *manifest = ctx->manifest;
+    struct cairn_attempt *attempt = ctx->attempt;
+    enum cairn_status st;
+
+    ctx->link = (struct cairn_link){step, CAIRN_STAGE_TRAIN, NULL};
+    ctx->manifest = NULL;
+    ctx->attempt = NULL; /* nothing is written */
+    cairn_run_at(ctx->run, step);
+    st = cairn_link_manifest(ctx->run, &ctx->link, &ctx->manifest, err);
+    if (st == CAIRN_OK)
+        st = cairn_manifest_set_fingerprint(ctx->manifest, ctx->compute->numerics, "", err);
+    st = cairn_ranks_agree(ctx, "a step made again", st, err);
+    if (st == CAIRN_OK)
+        st = step_run(ctx, 0, err);
+    cairn_manifest_destroy(ctx->manifest);
+    ctx->link = link;
+    ctx->manifest = manifest;
+    ctx->attempt = attempt;
+    cairn_run_at(ctx->run, link.step);
+    return st;
+}
+
+/* Are the trainer's weights those of the policy that was published behind the step? By all bytes, where they are still there. */
+static enum cairn_status policy_compare(struct cairn_stage_ctx *ctx, const struct kept *k, struct cairn_error *err)
+{
+    const struct cairn_link l = {k->step, CAIRN_STAGE_SYNC, NULL};
+    const struct cairn_store *have = k->t.published;
+    char *dir = cairn_link_path(ctx->run, &l);
+    struct cairn_reader *r = NULL;
+    struct cairn_store want = {0};
+    unsigned char *a = NULL, *b = NULL;
+    enum cairn_status st = CAIRN_OK;
+
+    if (!dir)
+        TRY(CAIRN_NOMEM(err));
+    if (!cairn_artefact_committed(dir) || cairn_artefact_collected(dir))
+        goto out;
+    TRY(cairn_reader_open(&r, dir, NULL, err));
+    TRY(cairn_weights_create(&want, have->table, k->t.k, err));
+    TRY(cairn_load(&want, r, NULL, k->t.k, NULL, err));
+    for (int i = 0; i < have->table->count; i++) {
+        size_t n = cairn_tensor_bytes(&have->tensor[i]);
+
+        if (have->table->param[i].frozen || !have->tensor[i].buf)
+            continue;
+        free(a);
+        free(b);
+        a = malloc(n + 1);
+        b = malloc(n + 1);
+        if (!a || !b)
+            TRY(CAIRN_NOMEM(err));
+        TRY(cairn_tensor_get(&k->t.k->stream, &have->tensor[i], a, n, err));
+        TRY(cairn_tensor_get(&k->t.k->stream, &want.tensor[i], b, n, err));
+        if (memcmp(a, b, n))
+            TRY(cairn_fail(err, CAIRN_EDEVICE, "the state of step %lld, which checkpoint.every left unsaved, comes out with another %s than %s has: go on "
+                           "with the numerics that it was made with", (long long)k->step, have->table->param[i].name, dir));
+    }
+out:
+    free(a);
+    free(b);
+    cairn_store_free(&want);
+    cairn_reader_close(r);
+    free(dir);
+    return st;
+}
+
+/* The trainer as it was behind `step`, where its state was only told: from the last one that was saved, by training again. Otherwise nothing is
+ * done. */
+static enum cairn_status catch_up(struct cairn_stage_ctx *ctx, int64_t step, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int64_t from = step;
+
+    if (step < 1 || kept_is(ctx, step))
+        return CAIRN_OK;
+    if (ctx->world->rank == 0)
+        st = state_find(ctx->run, step, &from, err);
+    TRY(cairn_ranks_tell(ctx, "the last state", st, &from, sizeof from, err));
+    if (from < 0 || from == step)
+        goto out;
+    if (ctx->world->rank == 0)
+        cairn_info("the state of step %lld is in memory only until checkpoint.every saves it: training again from step %lld on", (long long)step,
+                   (long long)from + 1);
+    for (int64_t s = from + 1; s <= step; s++)
+        TRY(step_again(ctx, s, err));
+    TRY(cairn_ranks_agree(ctx, "the policy made again", policy_compare(ctx, ctx->kept, err), err));
+out:
+    return st;
+}
+
+static enum cairn_status step_train(struct cairn_stage_ctx *ctx, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(catch_up(ctx, ctx->link.step - 1, err));
+    TRY(step_run(ctx, 1, err));
 out:
     if (!ctx->resident)
         cairn_train_forget(ctx);
-    inputs_close(&in);
     return st;
 }
 
 enum cairn_status cairn_train_publish(struct cairn_stage_ctx *ctx, struct cairn_error *err)
 {
-    const struct kept *k = ctx->kept;
+    const struct kept *k;
+    enum cairn_status st = CAIRN_OK;
 
-    /* Weights in a narrower type than the policy's are no longer what the masters say. */
-    if (kept_is(ctx, ctx->link.step) && (cairn_setup_dtype(ctx->run->recipe) == CAIRN_BF16 || k->t.k->act == CAIRN_F32))
+    TRY(catch_up(ctx, ctx->link.step, err));
+    k = ctx->kept;
+    if (kept_is(ctx, ctx->link.step) && publishes_from_memory(ctx, &k->t))
         return cairn_publish_store(ctx, k->t.published, k->t.k, err);
-    return cairn_publish_work(ctx, err);
+    st = cairn_publish_work(ctx, err);
+out:
+    return st;
 }
 
 enum cairn_status cairn_train_work(struct cairn_stage_ctx *ctx, struct cairn_error *err)

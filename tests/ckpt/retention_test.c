@@ -202,6 +202,27 @@ static void pins(void **state)
     assert_int_equal(pinned, 1);
 }
 
+/* Marked before its commit it counts as collected from the first; an attempt that finds a mark and no manifest takes the mark away; behind a
+ * commit nobody puts one down ahead. */
+static void collected_from_the_first(void **state)
+{
+    char dir[700];
+
+    (void)state;
+    snprintf(dir, sizeof dir, "%s", at("ahead"));
+    ok(cairn_dir_make(dir, err));
+    ok(cairn_artefact_collect_ahead(dir, "hollow", err));
+    assert_true(cairn_artefact_collected(dir) && !cairn_artefact_committed(dir));
+    ok(commit_small(dir, 1, 1, err)); /* begins with data */
+    assert_true(!cairn_artefact_collected(dir) && cairn_artefact_committed(dir));
+    fails(CAIRN_EFENCED, "committed already", cairn_artefact_collect_ahead(dir, "hollow", err));
+    assert_false(cairn_artefact_collected(dir));
+    ok(cairn_artefact_unmark(dir, err));
+    ok(cairn_artefact_collect(dir, &(struct cairn_retention){.reason = "gone"}, NULL, err));
+    ok(cairn_artefact_unmark(dir, err)); /* the mark of a committed one stays */
+    assert_true(cairn_artefact_collected(dir));
+}
+
 /* Killed anywhere during a collection: each generation is whole or collected, the kept ones are whole, and the next
  * collection ends the work. */
 static void killed_in_between(void **state)
@@ -254,7 +275,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans), cmocka_unit_test(applies), cmocka_unit_test(damaged_ones_use_no_place), cmocka_unit_test(never_zero),
-        cmocka_unit_test(pins),  cmocka_unit_test(killed_in_between), cmocka_unit_test(drops),
+        cmocka_unit_test(pins),  cmocka_unit_test(killed_in_between), cmocka_unit_test(collected_from_the_first), cmocka_unit_test(drops),
     };
 
     return cmocka_run_group_tests(tests, scratch_up, scratch_down);

@@ -171,8 +171,6 @@ static void bad_files(void **state)
          "r.yaml:3:14: sync.path: shm: trainer and sampler are alive at once in run.mode: resident only; take auto or file"},
         {WHOLE "run: {mode: resident}\nsync: {path: nccl}\n",
          "r.yaml:4:14: sync.path: nccl: this build hands over between alive stages of one node only (auto, file, shm or cuda-ipc)"},
-        {WHOLE "run: {mode: resident}\ncheckpoint: {every: 4}\n",
-         "r.yaml:4:21: checkpoint.every: 4: this build commits every step of a resident run, too"},
         {"model: {from: x}\nrun: {steps: 0}\nrollout: {tasks: 2, dynamic: {max_rounds: 3}}\n",
          "r.yaml:3:18: rollout.tasks: 2: with rollout.dynamic the candidates depend on verdicts about earlier ones, which "
          "independent tasks "
