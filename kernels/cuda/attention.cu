@@ -104,8 +104,9 @@ extern "C" enum cairn_status cairn_attention_cuda(struct cairn_stream *s, const 
     k.N = N, k.H = (int)H, k.W = (int)W, k.C = (int)C, k.T = (int)T;
     if (call_ok(&c) && N && attention_wgmma_takes(&c, &k)) {
         attention_wgmma_form(&k);
-        if (k.words)
-            k.mask = (uint64_t *)call_scratch(&c, (size_t)(N * k.words) * sizeof *k.mask);
+        if (attention_tiles_room(&k, NULL))
+            attention_tiles_room(&k, (char *)call_scratch(&c, attention_tiles_room(&k, NULL)));
+        attention_tiles_make(&c, &k);
         attention_wgmma(&c, &k);
     } else if (call_ok(&c) && N) {
         dim3 grid((unsigned)N, (unsigned)ceil_div(H, HEADS));

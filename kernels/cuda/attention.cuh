@@ -35,6 +35,11 @@ enum { ROWS_TILES, ROWS_REST, ROWS_TICKET, ROWS_COUNTS };
 
 #define KEY_BLOCK 64
 
+/* A tile of the forward: rows n .. n + rows - 1 go together; n < 0: there is none. */
+struct attention_tile {
+    int32_t n, rows;
+};
+
 struct attention_job {
     struct arg q, o, d_o, dq; /* (N, H, W), (N, H, C), (N, H, C), (N, H, W) */
     struct keys keys;
@@ -45,6 +50,9 @@ struct attention_job {
     int H, W, C, T, G, reach, words;
     uint64_t *mask; /* (N, words), reach > T: positions that row n chooses, 64 by 64; of tiles that have a row behind T */
     float scale;
+    /* forward, where rows may go together and there are many: (N), the last rows first; else NULL, and each block looks for itself */
+    struct attention_tile *tiles;
+    uint8_t *joined; /* (N) row n goes with row n - 1 */
     /* backward: rows n0 .. n0 + run (with rows.rest: of that list), what they give to their keys, and where. A run's length changes
      * no bit. */
     int64_t n0;
@@ -67,6 +75,9 @@ __device__ static inline int chunk_keys(int p1, int chunk, int c)
 int attention_wgmma_takes(const struct call *c, const struct attention_job *k);
 void attention_wgmma_form(struct attention_job *k); /* G, reach, words */
 void attention_wgmma(struct call *c, const struct attention_job *k);
+/* Scratch of the forward, and (room not NULL) where its pieces are; then its list of tiles is made, if it has one. */
+size_t attention_tiles_room(struct attention_job *k, char *room);
+void attention_tiles_make(struct call *c, const struct attention_job *k);
 /* Scratch of rows, and (room not NULL) where its pieces are. chunk and D come from the shapes. */
 size_t attention_rows_room(struct attention_job *k, char *room);
 void attention_rows_make(struct call *c, const struct attention_job *k);

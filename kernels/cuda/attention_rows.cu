@@ -1,6 +1,7 @@
-/* attention_rows.cu - which rows of a backward call go how: struct attention_rows (attention.cuh), made on the device.
+/* attention_rows.cu - which rows of a call go how, made on the device: struct attention_rows of a backward call, the tiles of a forward
+ * one (attention.cuh).
  *
- * Two kernels: one looks at each row (a warp a row), one block of threads then makes the lists. What comes out for a row depends on
+ * Two kernels each: one looks at each row (a warp a row), one block of threads then makes the lists. What comes out for a row depends on
  * its sequence alone; the order in which integer atomics happen changes nothing.
  */
 #include "attention_tile.cuh"
@@ -190,4 +191,78 @@ void attention_rows_make(struct call *c, const struct attention_job *k)
     LAUNCH(c, rows_look, (unsigned)ceil_div(k->N, LOOK_THREADS / 32), LOOK_THREADS, 0, *k);
     LAUNCH(c, rows_sort, 1, SORT_THREADS, 0, *k);
     call_cuda(c, cudaMemsetAsync(k->rows.turn, 0, (size_t)k->keys.S * sizeof(int32_t), c->stream), "clearing turns");
+}
+
+/* ---- the forward's tiles ----------------------------------------------------------------------------------------------- */
+
+#ifdef CAIRN_EMULATED
+#define LISTED_LEAST 32 /* the tests have few */
+#else
+#define LISTED_LEAST 512 /* rows: fewer are looked for by the tiles themselves, which costs a block what the list costs the call */
+#endif
+#define EACH         16  /* rows of a thread */
+
+__global__ void __launch_bounds__(LOOK_THREADS) tiles_look(struct attention_job k)
+{
+#if HAVE_WGMMA
+    int64_t n = (int64_t)blockIdx.x * (LOOK_THREADS / 32) + threadIdx.x / 32;
+
+    if (n < k.N && follows(&k, n)) { /* the whole warp */
+        int good = own_key_finite(&k, n);
+
+        if (threadIdx.x % 32 == 0)
+            k.joined[n] = (uint8_t)good;
+    } else if (n < k.N && threadIdx.x % 32 == 0) {
+        k.joined[n] = 0;
+    }
+#endif
+}
+
+__global__ void __launch_bounds__(SORT_THREADS) tiles_list(struct attention_job k)
+{
+    __shared__ int room[SORT_WARPS];
+    int64_t found = 0;
+    int all;
+
+    for (int64_t behind = 0; behind < k.N; behind += SORT_THREADS * EACH) {
+        int64_t last = k.N - 1 - behind - threadIdx.x * EACH, at;
+        unsigned starts = 0;
+
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (last - i >= 0 && !k.joined[last - i])
+                starts |= 1u << i;
+        at = found + sum_before(__popc(starts), room, &all);
+        found += all;
+        for (; starts; starts &= starts - 1) {
+            int64_t n = last - (__ffs((int)starts) - 1);
+            int rows = 1;
+
+            while (n + rows < k.N && k.joined[n + rows])
+                rows++;
+            k.tiles[at++] = {(int32_t)n, rows};
+        }
+    }
+    for (int64_t i = found + threadIdx.x; i < k.N; i += SORT_THREADS)
+        k.tiles[i] = {-1, 0};
+}
+
+size_t attention_tiles_room(struct attention_job *k, char *room)
+{
+    size_t masks = (size_t)round_up(k->N * k->words * (int64_t)sizeof *k->mask, 256);
+    size_t tiles = k->G > 1 && k->N >= LISTED_LEAST ? (size_t)round_up(k->N * (int64_t)sizeof *k->tiles, 256) : 0;
+
+    if (room && masks)
+        k->mask = (uint64_t *)room;
+    if (room && tiles)
+        k->tiles = (struct attention_tile *)(room + masks), k->joined = (uint8_t *)(room + masks + tiles);
+    return masks + tiles + (tiles ? (size_t)k->N : 0);
+}
+
+void attention_tiles_make(struct call *c, const struct attention_job *k)
+{
+    if (!k->tiles)
+        return;
+    LAUNCH(c, tiles_look, (unsigned)ceil_div(k->N, LOOK_THREADS / 32), LOOK_THREADS, 0, *k);
+    LAUNCH(c, tiles_list, 1, SORT_THREADS, 0, *k);
 }

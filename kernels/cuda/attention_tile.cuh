@@ -58,19 +58,16 @@ __device__ static inline int own_key_finite(const struct attention_job *k, int64
     return !__any_sync(0xffffffffu, bad);
 }
 
-/* One warp. */
-__device__ static inline void plan_make(const struct attention_job *k, int64_t n, struct plan *out)
+/* Of rows n .. n + rows - 1, which go together; rows = 0: of none. One warp. */
+__device__ static inline void plan_fill(const struct attention_job *k, int64_t n, int rows, struct plan *out)
 {
-    int lane = threadIdx.x % 32, rows = 1, pos, count, whole;
-    unsigned with = k->G > 1 ? __ballot_sync(0xffffffffu, lane < k->G && follows(k, n + lane)) : 0;
+    int lane = threadIdx.x % 32, pos, count, whole;
 
-    if ((with & 1 && own_key_finite(k, n)) || !keys_see(&k->keys, n)) {
+    if (!rows || !keys_see(&k->keys, n)) {
         if (!lane)
             out->rows = 0;
         return;
     }
-    while (rows < k->G && with >> rows & 1 && own_key_finite(k, n + rows))
-        rows++;
     pos = k->keys.pos[n + rows - 1];
     whole = by_position(k, n);
     count = whole ? pos + 1 : choice_count(&k->keys, k->idx + n * k->T, k->T, pos);
@@ -80,6 +77,19 @@ __device__ static inline void plan_make(const struct attention_job *k, int64_t n
         out->rows = count ? rows : 0, out->seq = k->keys.seq[n], out->pos = pos, out->count = count;
         out->whole = whole, out->masked = whole && pos >= k->T;
     }
+}
+
+/* Row n and those that go with it, unless it goes with the one before. One warp. */
+__device__ static inline void plan_make(const struct attention_job *k, int64_t n, struct plan *out)
+{
+    int lane = threadIdx.x % 32, rows = 1;
+    unsigned with = k->G > 1 ? __ballot_sync(0xffffffffu, lane < k->G && follows(k, n + lane)) : 0;
+
+    if (with & 1 && own_key_finite(k, n))
+        rows = 0;
+    while (rows && rows < k->G && with >> rows & 1 && own_key_finite(k, n + rows))
+        rows++;
+    plan_fill(k, n, rows, out);
 }
 
 /* Lists of the rows of a tile that goes by position: are they right? Thread t of `threads` has a part of it. */

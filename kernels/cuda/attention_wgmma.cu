@@ -208,11 +208,23 @@ __global__ void __launch_bounds__(THREADS, 1) attention_tiles(const __grid_const
 #if HAVE_WGMMA
     extern __shared__ __align__(1024) uint8_t memory[];
     struct room *s = (struct room *)memory;
-    int64_t n = k.N - 1 - blockIdx.x; /* last positions first: they take longest */
+    struct attention_tile tile = {(int32_t)(k.N - 1 - blockIdx.x), 0}; /* last positions first: they take longest */
     int h0 = blockIdx.y * TILE, heads = k.H - h0 < TILE ? k.H - h0 : TILE, blocks, group = threadIdx.x / 128;
+    int64_t n;
 
-    if (threadIdx.x < 32)
-        plan_make(&k, n, &s->plan);
+    if (k.tiles)
+        tile = k.tiles[blockIdx.x];
+    n = tile.n;
+    if (n < 0)
+        return;
+    if (k.tiles) /* while its plan is made */
+        tile_load(&k.q, n, tile.rows, h0, heads, k.W, KEY_TILES, s->q[0], THREADS);
+    if (threadIdx.x < 32) {
+        if (k.tiles)
+            plan_fill(&k, n, tile.rows, &s->plan);
+        else
+            plan_make(&k, n, &s->plan);
+    }
     if (threadIdx.x == 32) {
         for (int i = 0; i < 2; i++) {
             barrier_init(&s->loaded[i], 64);
@@ -226,7 +238,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_tiles(const __grid_const
     __syncthreads();
     if (!s->plan.rows)
         return;
-    tile_load(&k.q, n, s->plan.rows, h0, heads, k.W, KEY_TILES, s->q[0], THREADS);
+    if (!k.tiles)
+        tile_load(&k.q, n, s->plan.rows, h0, heads, k.W, KEY_TILES, s->q[0], THREADS);
     if (s->plan.masked)
         plan_masks(&k, n, &s->plan, (uint32_t *)s->p, THREADS);
     fence_for_wgmma();

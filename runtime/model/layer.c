@@ -138,7 +138,7 @@ static enum cairn_status first_forward(const struct cairn_call *c, const struct 
 static enum cairn_status second_forward(const struct cairn_call *c, const struct cairn_layer *l, const struct cairn_tensor *y,
                                         const struct cairn_layer_save *s, const struct cairn_layer_work *w, struct cairn_error *err)
 {
-    return l->dense ? cairn_mlp_forward(c, &l->mlp, &s->h2, y, &s->mlp, &w->mlp, err)
+    return l->dense ? cairn_mlp_forward(c, &l->mlp, &s->h2, y, &s->mlp, err)
                     : cairn_moe_forward(c, &l->moe, &s->h2, y, &s->moe, &w->moe, err);
 }
 

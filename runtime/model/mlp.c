@@ -25,6 +25,7 @@ void cairn_mlp_carve_save(struct cairn_carve *c, const struct cairn_mlp *l, enum
 
     s->a = cairn_carve2(c, act, n, f);
     s->u = cairn_carve2(c, act, n, f);
+    s->h = cairn_carve2(c, act, n, f);
     s->t_gate = cairn_linear_carve(c, &l->gate, act, n);
     s->t_up = cairn_linear_same_a(&l->gate, &l->up) ? s->t_gate : cairn_linear_carve(c, &l->up, act, n);
     s->t_down = cairn_linear_carve(c, &l->down, act, n);
@@ -35,14 +36,12 @@ void cairn_mlp_carve_work(struct cairn_carve *c, const struct cairn_mlp *l, enum
 {
     int64_t f = l->gate.w.dim[0];
 
-    w->h = cairn_carve2(c, act, n, f);
     if (train)
         w->dh = cairn_carve2(c, act, n, f);
 }
 
 enum cairn_status cairn_mlp_forward(const struct cairn_call *c, const struct cairn_mlp *l, const struct cairn_tensor *x,
-                                    const struct cairn_tensor *y, const struct cairn_mlp_save *s, const struct cairn_mlp_work *w,
-                                    struct cairn_error *err)
+                                    const struct cairn_tensor *y, const struct cairn_mlp_save *s, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
 
@@ -51,10 +50,10 @@ enum cairn_status cairn_mlp_forward(const struct cairn_call *c, const struct cai
         TRY(cairn_linear_forward_after(c, &l->up, NULL, x, &s->u, 0, &s->t_up, err));
     else
         TRY(cairn_linear_forward(c, &l->up, NULL, x, &s->u, 0, &s->t_up, err));
+    OP(c, swiglu, .a = s->a, .u = s->u, .h = s->h, .limit = c->c->swiglu_limit);
     if (c->rerun && !l->down.lora)
         goto out;
-    OP(c, swiglu, .a = s->a, .u = s->u, .h = w->h, .limit = c->c->swiglu_limit);
-    TRY(cairn_linear_forward(c, &l->down, NULL, &w->h, c->rerun ? NULL : y, 1, &s->t_down, err));
+    TRY(cairn_linear_forward(c, &l->down, NULL, &s->h, c->rerun ? NULL : y, 1, &s->t_down, err));
 out:
     return st;
 }
@@ -65,8 +64,7 @@ enum cairn_status cairn_mlp_backward(const struct cairn_call *c, const struct ca
 {
     enum cairn_status st = CAIRN_OK;
 
-    OP(c, swiglu, .a = s->a, .u = s->u, .h = w->h, .limit = c->c->swiglu_limit);
-    TRY(cairn_linear_backward(c, &l->down, NULL, &w->h, &s->t_down, dy, &w->dh, 0, err));
+    TRY(cairn_linear_backward(c, &l->down, NULL, &s->h, &s->t_down, dy, &w->dh, 0, err));
     OP(c, swiglu_bwd, .a = s->a, .u = s->u, .dh = w->dh, .da = s->a, .du = s->u, .limit = c->c->swiglu_limit); /* a and u are not needed again */
     TRY(cairn_linear_backward(c, &l->gate, NULL, x, &s->t_gate, &s->a, dx, accumulate, err));
     TRY(cairn_linear_backward(c, &l->up, NULL, x, &s->t_up, &s->u, dx, 1, err));

@@ -1,6 +1,7 @@
 /* moe.c - DeepSeek-V3's mixture of experts as GLM-5 has it (spec section 10); see moe.h.
  *
- * Rows of experts are gathered again in the backward and h is computed again: both cost less than keeping them.
+ * Rows of experts and h are kept for the backward, which needs both for the experts' gradients: to make them again costs a training step 1 %.
+ * Who has no memory for that recomputes whole layers.
  */
 #include "model/moe.h"
 
@@ -51,6 +52,8 @@ void cairn_moe_carve_save(struct cairn_carve *c, const struct cairn_moe *l, cons
     s->a = cairn_carve2(c, act, m, cfg->expert_width);
     s->u = cairn_carve2(c, act, m, cfg->expert_width);
     s->y = cairn_carve2(c, act, m, cfg->width);
+    s->x = cairn_carve2(c, act, m, cfg->width);
+    s->h = cairn_carve2(c, act, m, cfg->expert_width);
     s->t_gate = cairn_linear_carve(c, &l->gate, act, m);
     s->t_up = cairn_linear_same_a(&l->gate, &l->up) ? s->t_gate : cairn_linear_carve(c, &l->up, act, m);
     s->t_down = cairn_linear_carve(c, &l->down, act, m);
@@ -64,8 +67,6 @@ void cairn_moe_carve_work(struct cairn_carve *c, const struct cairn_moe *l, cons
     int64_t m = n * cfg->experts_per_token;
 
     w->r = cairn_carve2(c, CAIRN_F32, n, cfg->experts);
-    w->x = cairn_carve2(c, act, m, cfg->width);
-    w->h = cairn_carve2(c, act, m, cfg->expert_width);
     if (train) {
         w->dy = cairn_carve2(c, act, m, cfg->width);
         w->dh = cairn_carve2(c, act, m, cfg->expert_width);
@@ -87,21 +88,21 @@ enum cairn_status cairn_moe_forward(const struct cairn_call *c, const struct cai
 
     TRY(cairn_branch_fork(c, &side, err)); /* who all tokens go to, beside who the router chooses */
     if (l->shared_experts > 0)
-        TRY(cairn_mlp_forward(&side, &l->shared, x, y, &s->shared, &w->shared, err));
+        TRY(cairn_mlp_forward(&side, &l->shared, x, y, &s->shared, err));
     if (l->shared_experts > 0 && cairn_planted("shared-expert-twice"))
-        TRY(cairn_mlp_forward(&side, &l->shared, x, y, &s->shared, &w->shared, err));
+        TRY(cairn_mlp_forward(&side, &l->shared, x, y, &s->shared, err));
     OP(c, matmul, .form = CAIRN_NT, .x = *x, .w = l->router_w, .y = w->r, .alpha = 1, .segments = 1);
     OP(c, router, .r = w->r, .bias = cairn_planted("router-bias-lost") ? (struct cairn_tensor){0} : l->bias, .idx = s->choice, .gate = s->gate, .prob = s->prob, .n_group = cfg->n_group,
        .topk_group = cfg->topk_group, .norm = cfg->norm_topk, .scale = cairn_planted("routed-scale-lost") ? 1 : cfg->routed_scale);
     OP(c, dispatch, .idx = s->choice, .offsets = s->offsets, .token = s->token, .where = s->where);
-    OP(c, rows, .src = *x, .src_index = s->token, .dst = w->x);
-    TRY(cairn_linear_forward(c, &l->gate, &s->offsets, &w->x, &s->a, 0, &s->t_gate, err));
+    OP(c, rows, .src = *x, .src_index = s->token, .dst = s->x);
+    TRY(cairn_linear_forward(c, &l->gate, &s->offsets, &s->x, &s->a, 0, &s->t_gate, err));
     if (cairn_linear_same_a(&l->gate, &l->up))
-        TRY(cairn_linear_forward_after(c, &l->up, &s->offsets, &w->x, &s->u, 0, &s->t_up, err));
+        TRY(cairn_linear_forward_after(c, &l->up, &s->offsets, &s->x, &s->u, 0, &s->t_up, err));
     else
-        TRY(cairn_linear_forward(c, &l->up, &s->offsets, &w->x, &s->u, 0, &s->t_up, err));
-    OP(c, swiglu, .a = s->a, .u = s->u, .h = w->h, .limit = c->c->swiglu_limit);
-    TRY(cairn_linear_forward(c, &l->down, &s->offsets, &w->h, &s->y, 0, &s->t_down, err));
+        TRY(cairn_linear_forward(c, &l->up, &s->offsets, &s->x, &s->u, 0, &s->t_up, err));
+    OP(c, swiglu, .a = s->a, .u = s->u, .h = s->h, .limit = c->c->swiglu_limit);
+    TRY(cairn_linear_forward(c, &l->down, &s->offsets, &s->h, &s->y, 0, &s->t_down, err));
     TRY(cairn_branch_join(c, &side, err));
     if (!c->rerun)
         OP(c, combine, .x = s->y, .gate = s->gate, .where = s->where, .base = *y, .y = *y);
@@ -130,12 +131,10 @@ enum cairn_status cairn_moe_backward(const struct cairn_call *c, const struct ca
     if (l->shared_experts > 0)
         TRY(cairn_mlp_backward(c, &l->shared, x, dy, dx, 1, &s->shared, &w->shared, err));
 
-    OP(c, swiglu, .a = s->a, .u = s->u, .h = w->h, .limit = c->c->swiglu_limit);
-    TRY(cairn_linear_backward(c, &l->down, &s->offsets, &w->h, &s->t_down, &w->dy, &w->dh, 0, err));
+    TRY(cairn_linear_backward(c, &l->down, &s->offsets, &s->h, &s->t_down, &w->dy, &w->dh, 0, err));
     OP(c, swiglu_bwd, .a = s->a, .u = s->u, .dh = w->dh, .da = s->a, .du = s->u, .limit = c->c->swiglu_limit);
-    OP(c, rows, .src = *x, .src_index = s->token, .dst = w->x);
-    TRY(cairn_linear_backward(c, &l->gate, &s->offsets, &w->x, &s->t_gate, &s->a, &w->dy, 0, err));
-    TRY(cairn_linear_backward(c, &l->up, &s->offsets, &w->x, &s->t_up, &s->u, &w->dy, 1, err));
+    TRY(cairn_linear_backward(c, &l->gate, &s->offsets, &s->x, &s->t_gate, &s->a, &w->dy, 0, err));
+    TRY(cairn_linear_backward(c, &l->up, &s->offsets, &s->x, &s->t_up, &s->u, &w->dy, 1, err));
     OP(c, combine, .x = w->dy, .where = s->where, .base = *dx, .y = *dx);
 out:
     return st;

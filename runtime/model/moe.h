@@ -21,7 +21,7 @@ struct cairn_moe_save {
     struct cairn_tensor choice, gate, prob; /* (N, k): i32, f32, f32 */
     struct cairn_tensor offsets;            /* i32 (E+1) */
     struct cairn_tensor token, where;       /* i32 (N*k), i32 (N, k) */
-    struct cairn_tensor a, u, y;            /* act (N*k, F), (N*k, F), (N*k, D): expert rows, sorted */
+    struct cairn_tensor x, a, u, h, y;      /* act (N*k, D), three of (N*k, F), (N*k, D): expert rows, sorted */
     struct cairn_tensor t_gate, t_up, t_down;
     struct cairn_mlp_save shared;
 };
@@ -29,7 +29,6 @@ struct cairn_moe_save {
 struct cairn_moe_work {
     struct cairn_tensor r;      /* f32 (N, E): router logits, then their gradient */
     struct cairn_tensor dr;     /* act (N, E): that gradient rounded, where act is not f32 */
-    struct cairn_tensor x, h;   /* act (N*k, D), (N*k, F) */
     struct cairn_tensor dy, dh; /* act (N*k, D), (N*k, F) */
     struct cairn_tensor dgate;  /* f32 (N, k) */
     struct cairn_mlp_work shared;
