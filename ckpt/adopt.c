@@ -1,5 +1,4 @@
 /* adopt.c - the commit protocol of attempt.h: the shards of an attempt, and whole ones of dead attempts, which it may adopt. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -192,50 +191,15 @@ out:
     return cairn_attempt_failed(a, st, err);
 }
 
-static int by_text(const void *a, const void *b)
+/* 1: the name of a *.json file; its ending is cut off. */
+static int entry_name(char *name)
 {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
+    size_t n = strlen(name);
 
-/* Names of the *.json files of a directory without that ending, sorted; *out has *n strings to free. */
-static enum cairn_status list_entries(const char *path, char ***out, size_t *n, struct cairn_error *err)
-{
-    enum cairn_status st = CAIRN_OK;
-    DIR *d = opendir(path);
-    struct dirent *e;
-    char **v = NULL, **p;
-
-    *out = NULL;
-    *n = 0;
-    if (!d)
-        return errno == ENOENT ? CAIRN_OK : cairn_fail_errno(err, errno, "list %s", path);
-    for (errno = 0; (e = readdir(d)); errno = 0) {
-        size_t len = strlen(e->d_name);
-
-        if (!cairn_name_ok(e->d_name) || len < 6 || strcmp(e->d_name + len - 5, ".json"))
-            continue;
-        if (!(p = realloc(v, (*n + 1) * sizeof *v)))
-            TRY(CAIRN_NOMEM(err));
-        v = p;
-        if (!(v[*n] = strndup(e->d_name, len - 5)))
-            TRY(CAIRN_NOMEM(err));
-        ++*n;
-    }
-    if (errno)
-        TRY(cairn_fail_errno(err, errno, "list %s", path));
-    if (*n)
-        qsort(v, *n, sizeof *v, by_text);
-    *out = v;
-    v = NULL;
-out:
-    if (v) {
-        for (size_t i = 0; i < *n; i++)
-            free(v[i]);
-        *n = 0;
-    }
-    free(v);
-    closedir(d);
-    return st;
+    if (!cairn_name_ok(name) || n < 6 || strcmp(name + n - 5, ".json"))
+        return 0;
+    name[n - 5] = 0;
+    return 1;
 }
 
 enum cairn_status cairn_attempt_each(struct cairn_attempt *a, int (*fn)(void *arg, const char *name, const char *identity, int64_t epoch),
@@ -249,8 +213,9 @@ enum cairn_status cairn_attempt_each(struct cairn_attempt *a, int (*fn)(void *ar
     TRY(cairn_attempt_numbers(a->root, "a", &epochs, &n, err));
     for (size_t i = 0; i < n && !stop && st == CAIRN_OK; i++) {
         struct epoch_info info;
-        char *path, **names = NULL;
-        size_t count = 0;
+        struct cairn_names names = {0};
+        char *path;
+        int there;
 
         st = cairn_epoch_read(a->epochs, epochs[i], &info, err);
         if (st == CAIRN_EDATA || (st == CAIRN_OK && !cairn_digest_equal(info.identity, a->identity))) {
@@ -260,19 +225,23 @@ enum cairn_status cairn_attempt_each(struct cairn_attempt *a, int (*fn)(void *ar
         TRY(st);
         if (!(path = cairn_format("%s/a%lld", a->root, (long long)epochs[i])))
             TRY(CAIRN_NOMEM(err));
-        st = list_entries(path, &names, &count, err);
-        for (size_t k = 0; k < count; k++) {
+        st = cairn_dir_names(&names, path, &there, err);
+        for (size_t k = 0; k < names.n; k++) {
+            char *name = names.name[k];
             enum cairn_status read = CAIRN_OK;
-            struct cairn_shard_entry *e = stop || st != CAIRN_OK ? NULL : entry_read(a->root, epochs[i], names[k], &read, err);
+            struct cairn_shard_entry *e = NULL;
 
+            if (!entry_name(name)) /* and cuts it */
+                continue;
+            if (!stop && st == CAIRN_OK)
+                e = entry_read(a->root, epochs[i], name, &read, err);
             if (read != CAIRN_OK && read != CAIRN_EDATA) /* torn or gone is no shard; what cannot be read may be one */
                 st = read;
             if (e)
-                stop = fn(arg, names[k], e->identity, epochs[i]);
+                stop = fn(arg, name, e->identity, epochs[i]);
             cairn_shard_entry_free(e);
-            free(names[k]);
         }
-        free(names);
+        cairn_names_free(&names);
         free(path);
     }
 out:

@@ -3,7 +3,6 @@
  */
 #include "ckpt/attempt_inner.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -42,41 +41,24 @@ static int by_number(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Numbers of all entries "prefixN" of a directory, ascending; a missing directory has none. */
 enum cairn_status cairn_attempt_numbers(const char *path, const char *prefix, int64_t **out, size_t *n, struct cairn_error *err)
 {
+    struct cairn_names names = {0};
     enum cairn_status st = CAIRN_OK;
-    DIR *d = opendir(path);
-    struct dirent *e;
-    int64_t *v = NULL, *p;
-    size_t cap = 0;
+    int there;
 
     *out = NULL;
     *n = 0;
-    if (!d)
-        return errno == ENOENT ? CAIRN_OK : cairn_fail_errno(err, errno, "list %s", path);
-    for (errno = 0; (e = readdir(d)); errno = 0) {
-        int64_t k = numbered(e->d_name, prefix);
-
-        if (k < 0)
-            continue;
-        if (*n == cap) {
-            cap = cap ? 2 * cap : 16;
-            if (!(p = realloc(v, cap * sizeof *v)))
-                TRY(CAIRN_NOMEM(err));
-            v = p;
-        }
-        v[(*n)++] = k;
-    }
-    if (errno)
-        TRY(cairn_fail_errno(err, errno, "list %s", path));
+    TRY(cairn_dir_names(&names, path, &there, err));
+    if (names.n && !(*out = calloc(names.n, sizeof **out)))
+        TRY(CAIRN_NOMEM(err));
+    for (size_t i = 0; i < names.n; i++)
+        if (numbered(names.name[i], prefix) >= 0)
+            (*out)[(*n)++] = numbered(names.name[i], prefix);
     if (*n)
-        qsort(v, *n, sizeof *v, by_number);
-    *out = v;
-    v = NULL;
+        qsort(*out, *n, sizeof **out, by_number);
 out:
-    closedir(d);
-    free(v);
+    cairn_names_free(&names);
     return st;
 }
 

@@ -83,4 +83,8 @@ enum cairn_status cairn_attempt_check(struct cairn_attempt *a, struct cairn_erro
  * something else (both digests named); our files stay for inspection. Durable when it returns CAIRN_OK. */
 enum cairn_status cairn_attempt_commit(struct cairn_attempt *a, struct cairn_manifest *m, struct cairn_error *err);
 
+/* Numbers of all entries "prefixN" of a directory, ascending, malloc'ed: "a" of an artefact are its attempts' folders. A directory that is
+ * not there has none. */
+enum cairn_status cairn_attempt_numbers(const char *path, const char *prefix, int64_t **out, size_t *n, struct cairn_error *err);
+
 #endif

@@ -21,8 +21,6 @@ struct epoch_info {
     char lane[129];
 };
 
-/* Numbers of all entries "prefixN" of a directory, ascending; a missing directory has none. */
-enum cairn_status cairn_attempt_numbers(const char *path, const char *prefix, int64_t **out, size_t *n, struct cairn_error *err);
 enum cairn_status cairn_epoch_read(const char *epochs, int64_t n, struct epoch_info *out, struct cairn_error *err);
 
 #endif

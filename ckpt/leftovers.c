@@ -114,23 +114,20 @@ static enum cairn_status take(const char *path, int dry, struct cairn_leftovers 
 static enum cairn_status unfinished(const char *attempt, int dry, struct cairn_leftovers *out, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    DIR *d = opendir(attempt);
-    struct dirent *e;
+    struct cairn_names names = {0};
     char *path = NULL, *entry = NULL;
+    int there;
 
-    if (!d)
-        return errno == ENOENT ? CAIRN_OK : cairn_fail_errno(err, errno, "list %s", attempt);
-    for (errno = 0; (e = readdir(d)); errno = 0) {
-        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
-            continue;
+    TRY(cairn_dir_names(&names, attempt, &there, err));
+    for (size_t i = 0; i < names.n; i++) {
         free(path);
         free(entry);
         entry = NULL;
-        if (!(path = cairn_path_join(attempt, e->d_name)))
+        if (!(path = cairn_path_join(attempt, names.name[i])))
             TRY(CAIRN_NOMEM(err));
-        if (cairn_ends_with(e->d_name, ".json"))
+        if (cairn_ends_with(path, ".json"))
             continue;
-        if (cairn_ends_with(e->d_name, ".h5")) {
+        if (cairn_ends_with(path, ".h5")) {
             if (!(entry = cairn_format("%.*s.json", (int)strlen(path) - 3, path)))
                 TRY(CAIRN_NOMEM(err));
             if (cairn_path_exists(entry)) {
@@ -140,14 +137,12 @@ static enum cairn_status unfinished(const char *attempt, int dry, struct cairn_l
         }
         TRY(take(path, dry, out, err));
     }
-    if (errno)
-        TRY(cairn_fail_errno(err, errno, "list %s", attempt));
-    if (!dry)
+    if (there && !dry)
         rmdir(attempt); /* if nothing is left in it */
 out:
+    cairn_names_free(&names);
     free(path);
     free(entry);
-    closedir(d);
     return st;
 }
 
@@ -156,17 +151,15 @@ static enum cairn_status each(const char *dir, enum cairn_status (*fn)(void *arg
                               struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    DIR *d = opendir(dir);
-    struct dirent *e;
+    struct cairn_names names = {0};
+    int there;
 
-    if (!d)
-        return errno == ENOENT ? CAIRN_OK : cairn_fail_errno(err, errno, "list %s", dir);
-    for (errno = 0; st == CAIRN_OK && (e = readdir(d)); errno = 0)
-        if (attempt_of(e->d_name) >= 0)
-            st = fn(arg, e->d_name, attempt_of(e->d_name), err);
-    if (st == CAIRN_OK && errno)
-        st = cairn_fail_errno(err, errno, "list %s", dir);
-    closedir(d);
+    TRY(cairn_dir_names(&names, dir, &there, err));
+    for (size_t i = 0; i < names.n; i++)
+        if (attempt_of(names.name[i]) >= 0)
+            TRY(fn(arg, names.name[i], attempt_of(names.name[i]), err));
+out:
+    cairn_names_free(&names);
     return st;
 }
 

@@ -225,31 +225,25 @@ int cairn_artefact_pinned(const char *dir)
 static enum cairn_status remove_shards(const char *dir, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    DIR *d = opendir(dir);
-    struct dirent *e;
+    int64_t *attempts = NULL;
     char *path = NULL;
-    int any = 0;
+    size_t n = 0;
 
-    if (!d)
-        return cairn_fail_errno(err, errno, "list %s", dir);
-    for (errno = 0; (e = readdir(d)); errno = 0) {
-        if (e->d_name[0] != 'a' || !e->d_name[1] || e->d_name[1 + strspn(e->d_name + 1, "0123456789")])
-            continue;
-        if (!any++)
-            TRY(cairn_dir_sync(dir, err));
+    TRY(cairn_attempt_numbers(dir, "a", &attempts, &n, err));
+    if (n)
+        TRY(cairn_dir_sync(dir, err));
+    for (size_t i = 0; i < n; i++) {
         free(path);
-        if (!(path = cairn_path_join(dir, e->d_name)))
+        if (!(path = cairn_format("%s/a%lld", dir, (long long)attempts[i])))
             TRY(CAIRN_NOMEM(err));
         TRY(cairn_tree_remove(path, err));
     }
-    if (errno)
-        TRY(cairn_fail_errno(err, errno, "list %s", dir));
-    if (any)
+    if (n)
         TRY(cairn_dir_sync(dir, err));
     cairn_dir_sweep(dir);
 out:
     free(path);
-    closedir(d);
+    free(attempts);
     return st;
 }
 

@@ -1,7 +1,6 @@
 /* verify.c - see verify.h. One artefact at a time, one shard at a time, one block at a time. */
 #include "ckpt/verify.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -23,63 +22,46 @@
 
 /* --- the walk --- */
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-static void free_names(char **v, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        free(v[i]);
-    free(v);
-}
-
 /* What belongs to the protocol of an artefact and holds no artefacts: a<N>, epoch, pin. */
 static int inner(const char *name)
 {
     return !strcmp(name, "epoch") || !strcmp(name, "pin") || (name[0] == 'a' && name[1] && !name[1 + strspn(name + 1, "0123456789")]);
 }
 
-/* Names of the directories in `path`, sorted; links are none. */
-static enum cairn_status list_dirs(const char *path, int artefact, char ***out, size_t *n, struct cairn_error *err)
+enum cairn_status cairn_artefact_below(struct cairn_names *out, const char *dir, int artefact, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    DIR *d = opendir(path);
-    struct dirent *e;
-    char **v = NULL, **p;
+    struct cairn_names all = {0};
+    char *path = NULL;
+    size_t stay = 0;
     struct stat sb;
 
-    *n = 0;
-    if (!d)
-        return cairn_fail_errno(err, errno, "list %s", path);
-    for (errno = 0; (e = readdir(d)); errno = 0) {
-        if (e->d_name[0] == '.' || (artefact && inner(e->d_name)))
+    TRY(cairn_dir_names(&all, dir, NULL, err));
+    for (size_t i = 0; i < all.n; i++) {
+        char *name = all.name[i];
+
+        if (name[0] == '.' || (artefact && inner(name)))
             continue;
-        if (fstatat(dirfd(d), e->d_name, &sb, AT_SYMLINK_NOFOLLOW)) { /* what cannot be looked at is not as good as absent */
+        free(path);
+        if (!(path = cairn_path_join(dir, name)))
+            TRY(CAIRN_NOMEM(err));
+        if (lstat(path, &sb)) { /* what cannot be looked at is not as good as absent */
             if (errno == ENOENT)
                 continue;
-            TRY(cairn_fail_errno(err, errno, "stat %s/%s", path, e->d_name));
+            TRY(cairn_fail_errno(err, errno, "stat %s", path));
         }
         if (!S_ISDIR(sb.st_mode))
             continue;
-        if (!(p = realloc(v, (*n + 1) * sizeof *v)))
-            TRY(CAIRN_NOMEM(err));
-        v = p;
-        if (!(v[*n] = strdup(e->d_name)))
-            TRY(CAIRN_NOMEM(err));
-        ++*n;
+        all.name[i] = all.name[stay]; /* those that stay come to the front, in their order */
+        all.name[stay++] = name;
     }
-    if (errno)
-        TRY(cairn_fail_errno(err, errno, "list %s", path));
-    if (*n)
-        qsort(v, *n, sizeof *v, by_text);
-    *out = v;
-    v = NULL;
+    while (all.n > stay)
+        free(all.name[--all.n]);
+    *out = all;
+    all = (struct cairn_names){0};
 out:
-    if (v)
-        free_names(v, *n);
-    closedir(d);
+    cairn_names_free(&all);
+    free(path);
     return st;
 }
 
@@ -92,9 +74,9 @@ static enum cairn_status walk_dir(const struct walk *w, const char *dir, const c
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_artefact a = {.path = path, .dir = dir};
-    char **names = NULL, *sub = NULL, *subpath = NULL, *epoch = cairn_path_join(dir, "epoch");
+    struct cairn_names names = {0};
+    char *sub = NULL, *subpath = NULL, *epoch = cairn_path_join(dir, "epoch");
     int committed = cairn_artefact_committed(dir), collected = 0;
-    size_t n = 0;
 
     if (!epoch)
         return CAIRN_NOMEM(err);
@@ -107,14 +89,14 @@ static enum cairn_status walk_dir(const struct walk *w, const char *dir, const c
         a.collected = collected;
         TRY(w->fn(w->arg, &a, err));
     }
-    TRY(list_dirs(dir, committed || collected || cairn_path_is_dir(epoch), &names, &n, err));
-    for (size_t i = 0; i < n; i++) {
-        if (!path[0] && !strcmp(names[i], CAIRN_QUARANTINE_NAME))
+    TRY(cairn_artefact_below(&names, dir, committed || collected || cairn_path_is_dir(epoch), err));
+    for (size_t i = 0; i < names.n; i++) {
+        if (!path[0] && !strcmp(names.name[i], CAIRN_QUARANTINE_NAME))
             continue;
         free(sub);
         free(subpath);
-        sub = cairn_path_join(dir, names[i]);
-        subpath = path[0] ? cairn_path_join(path, names[i]) : strdup(names[i]);
+        sub = cairn_path_join(dir, names.name[i]);
+        subpath = path[0] ? cairn_path_join(path, names.name[i]) : strdup(names.name[i]);
         if (!sub || !subpath)
             TRY(CAIRN_NOMEM(err));
         TRY(walk_dir(w, sub, subpath, depth + 1, err));
@@ -123,7 +105,7 @@ out:
     free(sub);
     free(subpath);
     free(epoch);
-    free_names(names, names ? n : 0);
+    cairn_names_free(&names);
     return st;
 }
 

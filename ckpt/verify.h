@@ -10,10 +10,15 @@
 
 #include <stdint.h>
 
+#include "base/file.h"
 #include "base/status.h"
 #include "ckpt/manifest.h"
 
 #define CAIRN_QUARANTINE_NAME "quarantine" /* directly below the root of a walk: what was taken out of a run */
+
+/* Names of the directories in `dir` that may be artefacts or hold some, sorted; links are none. artefact: it is one itself, whose own
+ * a<N>, epoch and pin are left out. */
+enum cairn_status cairn_artefact_below(struct cairn_names *out, const char *dir, int artefact, struct cairn_error *err);
 
 /* One committed artefact. */
 struct cairn_artefact {

@@ -93,26 +93,21 @@ static enum cairn_status freed(struct gc *g, const char *what, const char *path,
 static enum cairn_status attempts_bytes(const char *dir, int64_t *bytes, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    DIR *d = opendir(dir);
-    struct dirent *e;
-    int64_t files = 0;
+    int64_t files = 0, *attempts = NULL;
+    char *path = NULL;
+    size_t n = 0;
 
     *bytes = 0;
-    if (!d)
-        return errno == ENOENT ? CAIRN_OK : cairn_fail_errno(err, errno, "list %s", dir);
-    while ((e = readdir(d))) {
-        char *path;
-
-        if (e->d_name[0] != 'a' || !e->d_name[1] || e->d_name[1 + strspn(e->d_name + 1, "0123456789")])
-            continue;
-        if (!(path = cairn_path_join(dir, e->d_name)))
-            TRY(CAIRN_NOMEM(err));
-        st = cairn_tree_count(path, &files, bytes, err);
+    TRY(cairn_attempt_numbers(dir, "a", &attempts, &n, err));
+    for (size_t i = 0; i < n; i++) {
         free(path);
-        TRY(st);
+        if (!(path = cairn_format("%s/a%lld", dir, (long long)attempts[i])))
+            TRY(CAIRN_NOMEM(err));
+        TRY(cairn_tree_count(path, &files, bytes, err));
     }
 out:
-    closedir(d);
+    free(path);
+    free(attempts);
     return st;
 }
 
@@ -244,9 +239,8 @@ static enum cairn_status walk(struct gc *g, const struct cairn_link *chain, int 
 {
     enum cairn_status st = CAIRN_OK;
     char *dir = cairn_run_path(g->run, relative), *epoch = dir ? cairn_path_join(dir, "epoch") : NULL, *sub = NULL;
-    struct dirent *e;
+    struct cairn_names names = {0};
     struct stat sb;
-    DIR *d = NULL;
     int artefact;
 
     if (!epoch)
@@ -258,21 +252,15 @@ static enum cairn_status walk(struct gc *g, const struct cairn_link *chain, int 
     artefact = cairn_path_is_dir(epoch);
     if (artefact)
         TRY(artefact_tidy(g, chain, n, relative, dir, err));
-    if (!(d = opendir(dir)))
-        TRY(cairn_fail_errno(err, errno, "list %s", dir));
-    while ((e = readdir(d))) {
-        if (e->d_name[0] == '.' || (artefact && (!strcmp(e->d_name, "epoch") || !strcmp(e->d_name, "pin") ||
-                                                 (e->d_name[0] == 'a' && e->d_name[1] >= '0' && e->d_name[1] <= '9'))) ||
-            fstatat(dirfd(d), e->d_name, &sb, AT_SYMLINK_NOFOLLOW) || !S_ISDIR(sb.st_mode))
-            continue;
+    TRY(cairn_artefact_below(&names, dir, artefact, err));
+    for (size_t i = 0; i < names.n; i++) {
         free(sub);
-        if (!(sub = cairn_path_join(relative, e->d_name)))
+        if (!(sub = cairn_path_join(relative, names.name[i])))
             TRY(CAIRN_NOMEM(err));
         TRY(walk(g, chain, n, sub, depth + 1, err));
     }
 out:
-    if (d)
-        closedir(d);
+    cairn_names_free(&names);
     free(dir);
     free(epoch);
     free(sub);

@@ -31,20 +31,16 @@ enum cairn_status cairn_quarantine_open(char **dir, const char *run, const json_
     enum cairn_status st = CAIRN_OK;
     char *root = cairn_path_join(run, CAIRN_QUARANTINE_NAME), *path = NULL, *why = NULL, *text = NULL;
     json_t *o = json_pack("{s:s, s:i, s:f, s:O}", "format", "cairn quarantine", "version", 1, "wall", cairn_wall_s(), "dropped", dropped);
-    struct dirent *e;
+    struct cairn_names names = {0};
     int highest = 0;
-    DIR *d = NULL;
     size_t n;
 
     if (!root || !o)
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_dir_make(root, err));
-    if (!(d = opendir(root)))
-        TRY(cairn_fail_errno(err, errno, "list %s", root));
-    for (errno = 0; (e = readdir(d)); errno = 0)
-        highest = number_of(e->d_name) > highest ? number_of(e->d_name) : highest;
-    if (errno)
-        TRY(cairn_fail_errno(err, errno, "list %s", root));
+    TRY(cairn_dir_names(&names, root, NULL, err));
+    for (size_t i = 0; i < names.n; i++)
+        highest = number_of(names.name[i]) > highest ? number_of(names.name[i]) : highest;
     do {
         free(path);
         if (!(path = cairn_format("%s/%04d", root, ++highest)))
@@ -62,8 +58,7 @@ enum cairn_status cairn_quarantine_open(char **dir, const char *run, const json_
     *dir = path;
     path = NULL;
 out:
-    if (d)
-        closedir(d);
+    cairn_names_free(&names);
     json_decref(o);
     free(text);
     free(why);
@@ -160,25 +155,21 @@ static double made_at(const char *dir)
 static enum cairn_status number_remove(const char *dir, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    DIR *d = opendir(dir);
-    struct dirent *e;
+    struct cairn_names names = {0};
     char *path = NULL;
 
-    if (!d)
-        return cairn_fail_errno(err, errno, "list %s", dir);
-    for (errno = 0; (e = readdir(d)); errno = 0) {
-        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..") || !strcmp(e->d_name, WHY))
+    TRY(cairn_dir_names(&names, dir, NULL, err));
+    for (size_t i = 0; i < names.n; i++) {
+        if (!strcmp(names.name[i], WHY))
             continue;
         free(path);
-        if (!(path = cairn_path_join(dir, e->d_name)))
+        if (!(path = cairn_path_join(dir, names.name[i])))
             TRY(CAIRN_NOMEM(err));
         TRY(cairn_tree_remove(path, err));
     }
-    if (errno)
-        TRY(cairn_fail_errno(err, errno, "list %s", dir));
     TRY(cairn_tree_remove(dir, err));
 out:
-    closedir(d);
+    cairn_names_free(&names);
     free(path);
     return st;
 }
@@ -188,23 +179,19 @@ enum cairn_status cairn_quarantine_expire(const char *run, double age_s, int dry
 {
     enum cairn_status st = CAIRN_OK;
     char *root = cairn_path_join(run, CAIRN_QUARANTINE_NAME), *path = NULL;
-    struct dirent *e;
-    DIR *d = NULL;
+    struct cairn_names names = {0};
+    int there;
 
     if (!root)
         TRY(CAIRN_NOMEM(err));
-    if (!(d = opendir(root))) {
-        if (errno != ENOENT)
-            TRY(cairn_fail_errno(err, errno, "list %s", root));
-        goto out;
-    }
-    for (errno = 0; (e = readdir(d)); errno = 0) {
+    TRY(cairn_dir_names(&names, root, &there, err));
+    for (size_t i = 0; i < names.n; i++) {
         int64_t files = 0, bytes = 0;
 
-        if (!number_of(e->d_name))
+        if (!number_of(names.name[i]))
             continue;
         free(path);
-        if (!(path = cairn_path_join(root, e->d_name)))
+        if (!(path = cairn_path_join(root, names.name[i])))
             TRY(CAIRN_NOMEM(err));
         if (cairn_wall_s() - made_at(path) < age_s)
             continue;
@@ -213,11 +200,8 @@ enum cairn_status cairn_quarantine_expire(const char *run, double age_s, int dry
             TRY(number_remove(path, err));
         fn(arg, path, bytes);
     }
-    if (errno)
-        TRY(cairn_fail_errno(err, errno, "list %s", root));
 out:
-    if (d)
-        closedir(d);
+    cairn_names_free(&names);
     free(path);
     free(root);
     return st;

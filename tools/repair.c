@@ -1,7 +1,6 @@
 /* repair.c - the closure over lineage, and the moves (repair.h). */
 #include "tools/repair.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -448,25 +447,21 @@ static enum cairn_status set_aside(const struct cairn_run *run, const char *quar
 {
     enum cairn_status st = CAIRN_OK;
     char *dir = cairn_run_path(run, path), *marker = dir ? cairn_path_join(dir, CAIRN_COLLECTED_NAME) : NULL, *sub = NULL;
-    struct dirent *e;
-    DIR *d = NULL;
+    int64_t *attempts = NULL;
+    size_t n = 0;
 
     if (!marker)
         TRY(CAIRN_NOMEM(err));
     TRY(marker_write(marker, "damaged; cairn verify --repair has taken it to quarantine", err));
-    if (!(d = opendir(dir)))
-        TRY(cairn_fail_errno(err, errno, "list %s", dir));
-    while ((e = readdir(d))) {
-        if (e->d_name[0] != 'a' || !e->d_name[1] || e->d_name[1 + strspn(e->d_name + 1, "0123456789")])
-            continue;
+    TRY(cairn_attempt_numbers(dir, "a", &attempts, &n, err));
+    for (size_t i = 0; i < n; i++) {
         free(sub);
-        if (!(sub = cairn_path_join(path, e->d_name)))
+        if (!(sub = cairn_format("%s/a%lld", path, (long long)attempts[i])))
             TRY(CAIRN_NOMEM(err));
         TRY(cairn_quarantine_move(quarantine, run->dir, sub, err));
     }
 out:
-    if (d)
-        closedir(d);
+    free(attempts);
     free(dir);
     free(marker);
     free(sub);

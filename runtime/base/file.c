@@ -295,6 +295,61 @@ out:
     return st;
 }
 
+static int by_bytes(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+enum cairn_status cairn_dir_names(struct cairn_names *out, const char *path, int *there, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_names names = {0};
+    DIR *dir = opendir(path);
+    struct dirent *e;
+    size_t cap = 0;
+
+    if (there)
+        *there = dir || errno != ENOENT;
+    if (!dir && there && !*there)
+        goto out;
+    if (!dir)
+        TRY(cairn_fail_errno(err, errno, "list %s", path));
+    for (errno = 0; (e = readdir(dir)); errno = 0) {
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
+            continue;
+        if (names.n == cap) {
+            char **grown = realloc(names.name, (cap = cap ? 2 * cap : 16) * sizeof *grown);
+
+            if (!grown)
+                TRY(CAIRN_NOMEM(err));
+            names.name = grown;
+        }
+        if (!(names.name[names.n] = strdup(e->d_name)))
+            TRY(CAIRN_NOMEM(err));
+        names.n++;
+    }
+    if (errno)
+        TRY(cairn_fail_errno(err, errno, "list %s", path));
+    if (names.n)
+        qsort(names.name, names.n, sizeof *names.name, by_bytes);
+out:
+    if (dir)
+        closedir(dir);
+    if (st == CAIRN_OK)
+        *out = names;
+    else
+        cairn_names_free(&names);
+    return st;
+}
+
+void cairn_names_free(struct cairn_names *names)
+{
+    for (size_t i = 0; i < names->n; i++)
+        free(names->name[i]);
+    free(names->name);
+    *names = (struct cairn_names){0};
+}
+
 /* Removes name in directory at; a directory with what is in it. `path` is for the sentence: the whole tree's. */
 static enum cairn_status remove_at(int at, const char *name, const char *path, int depth, struct cairn_error *err)
 {

@@ -33,6 +33,15 @@ enum cairn_status cairn_fd_pread_all(int fd, void *p, size_t n, int64_t offset, 
 enum cairn_status cairn_fd_sync_close(int *fd, const char *path, struct cairn_error *err); /* sets *fd = -1 in any case */
 enum cairn_status cairn_dir_sync(const char *path, struct cairn_error *err);
 enum cairn_status cairn_dir_make(const char *path, struct cairn_error *err);  /* mkdir -p, durable; existing is fine */
+/* What is in a directory, "." and ".." left out, in the order of bytes; read to its end before anything is done with it: CAIRN_EIO where
+ * that fails midway, so that what could not be listed is not taken for absent. */
+struct cairn_names {
+    char **name;
+    size_t n;
+};
+/* there: NULL, or gets 0 where there is no such directory, with no names and CAIRN_OK; without it that is a failure. */
+enum cairn_status cairn_dir_names(struct cairn_names *out, const char *path, int *there, struct cairn_error *err);
+void cairn_names_free(struct cairn_names *names);
 /* Removes a tree below path (no symlink is followed); missing is fine. */
 enum cairn_status cairn_tree_remove(const char *path, struct cairn_error *err);
 int cairn_path_exists(const char *path); /* follows links; 0: certainly absent, 1 also if it cannot be told */

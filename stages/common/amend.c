@@ -1,7 +1,6 @@
 /* amend.c - reads, checks and writes amendments (amend.h). A name that exists is whole: it is linked, not written. */
 #include "stages/common/amend.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -166,14 +165,12 @@ out:
 /* How many files recipe.amend-NNNN.json there are and the highest of their numbers. */
 static enum cairn_status count(const struct cairn_run *r, int *n, int *highest, struct cairn_error *err)
 {
-    DIR *d = opendir(r->dir);
-    struct dirent *e;
+    struct cairn_names names = {0};
+    enum cairn_status st = cairn_dir_names(&names, r->dir, NULL, err);
 
     *n = *highest = 0;
-    if (!d)
-        return cairn_fail_errno(err, errno, "list %s", r->dir);
-    for (errno = 0; (e = readdir(d)); errno = 0) {
-        const char *name = e->d_name;
+    for (size_t i = 0; i < names.n; i++) {
+        const char *name = names.name[i];
         int number;
 
         if (strlen(name) != 22 || !cairn_starts_with(name, "recipe.amend-") || strcmp(name + 17, ".json") ||
@@ -183,12 +180,8 @@ static enum cairn_status count(const struct cairn_run *r, int *n, int *highest, 
         *highest = number > *highest ? number : *highest;
         ++*n;
     }
-    if (errno) {
-        closedir(d);
-        return cairn_fail_errno(err, errno, "list %s", r->dir);
-    }
-    closedir(d);
-    return CAIRN_OK;
+    cairn_names_free(&names);
+    return st;
 }
 
 static enum cairn_status amendment_read(const struct cairn_run *r, int number, struct cairn_amendment *a, struct cairn_digest *hash,

@@ -1,7 +1,6 @@
 /* inside.c - paths, identity and end of sub-artefacts of training (inside.h). */
 #include "stages/common/inside.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,42 +50,27 @@ enum cairn_status cairn_inside_updates(const struct cairn_run *r, int64_t step, 
 {
     const struct cairn_link train = {step, CAIRN_STAGE_TRAIN, NULL};
     char *dir = cairn_link_path(r, &train);
-    DIR *d = dir ? opendir(dir) : NULL;
+    struct cairn_names names = {0};
     enum cairn_status st = CAIRN_OK;
-    int64_t *list = NULL, *p;
-    struct dirent *e;
-    int cap = 0;
+    int64_t *list = NULL;
+    int there;
 
     *out = NULL;
     *n = 0;
     if (!dir)
         TRY(CAIRN_NOMEM(err));
-    if (!d && errno == ENOENT)
-        goto out;
-    if (!d)
-        TRY(cairn_fail_errno(err, errno, "list %s", dir));
-    for (errno = 0; (e = readdir(d)); errno = 0) {
-        int64_t u = update_of(e->d_name);
-
-        if (u < 0)
-            continue;
-        if (*n == cap) {
-            cap = cap ? 2 * cap : 16;
-            if (!(p = realloc(list, (size_t)cap * sizeof *p)))
-                TRY(CAIRN_NOMEM(err));
-            list = p;
-        }
-        list[(*n)++] = u;
-    }
-    if (errno)
-        TRY(cairn_fail_errno(err, errno, "list %s", dir));
+    TRY(cairn_dir_names(&names, dir, &there, err));
+    if (!(list = calloc(names.n + 1, sizeof *list)))
+        TRY(CAIRN_NOMEM(err));
+    for (size_t i = 0; i < names.n; i++)
+        if (update_of(names.name[i]) >= 0)
+            list[(*n)++] = update_of(names.name[i]);
     if (*n)
         qsort(list, (size_t)*n, sizeof *list, by_number);
     *out = list;
     list = NULL;
 out:
-    if (d)
-        closedir(d);
+    cairn_names_free(&names);
     free(list);
     free(dir);
     return st;

@@ -9,7 +9,6 @@
  */
 #include "stages/common/run.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -429,23 +428,22 @@ static void sweep(const struct cairn_run *r)
 /* A new run wants a directory of its own: empty, or what an init or a replay that was killed left behind (recorded.jsonl: rows from a pipe). */
 static enum cairn_status place_check(const struct cairn_run *r, struct cairn_error *err)
 {
-    static const char *const ours[] = {".", "..", ".lock", "recipe.yaml", "files", "base", "policy", "log", "recorded.jsonl"};
+    static const char *const ours[] = {".lock", "recipe.yaml", "files", "base", "policy", "log", "recorded.jsonl"};
     const size_t n = sizeof ours / sizeof *ours;
     enum cairn_status st = CAIRN_OK;
-    DIR *dir = opendir(r->dir);
-    struct dirent *e;
+    struct cairn_names names = {0};
 
-    if (!dir)
-        return cairn_fail_errno(err, errno, "open %s", r->dir);
-    while (st == CAIRN_OK && (e = readdir(dir))) {
+    TRY(cairn_dir_names(&names, r->dir, NULL, err));
+    for (size_t k = 0; k < names.n; k++) {
         size_t i = 0;
 
-        while (i < n && strcmp(e->d_name, ours[i]))
+        while (i < n && strcmp(names.name[k], ours[i]))
             i++;
-        if (i == n && !strstr(e->d_name, ".tmp"))
-            st = cairn_fail(err, CAIRN_EUSAGE, "%s is not empty (%s) and holds no run; name a new directory", r->dir, e->d_name);
+        if (i == n && !strstr(names.name[k], ".tmp"))
+            TRY(cairn_fail(err, CAIRN_EUSAGE, "%s is not empty (%s) and holds no run; name a new directory", r->dir, names.name[k]));
     }
-    closedir(dir);
+out:
+    cairn_names_free(&names);
     return st;
 }
 

@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -201,6 +203,69 @@ static void paths(void **state)
     assert_true(cairn_name_ok(longest));
 }
 
+/* Stands before the C library's: the fail_at-th call from now on fails (0: none). */
+static int fail_at;
+struct dirent *readdir(DIR *d)
+{
+    struct dirent *(*real)(DIR *) = NULL;
+    void *found = dlsym(RTLD_NEXT, "readdir");
+
+    memcpy(&real, &found, sizeof real);
+    if (fail_at && !--fail_at) {
+        errno = EIO;
+        return NULL;
+    }
+    return real(d);
+}
+
+static void names(void **state)
+{
+    static const char *const made[] = {"b", "a", ".hidden", "B", "a.json", "c"}, *const sorted[] = {".hidden", "B", "a", "a.json", "b", "c"};
+    struct cairn_names got = {0};
+    struct cairn_error err = {0};
+    char *sub = at("names"), *path;
+    int there = -1, many = 0;
+
+    (void)state;
+    assert_int_equal(cairn_dir_names(&got, sub, &there, &err), CAIRN_OK);
+    assert_int_equal(there, 0);
+    assert_int_equal(got.n, 0);
+    assert_int_equal(cairn_dir_names(&got, sub, NULL, &err), CAIRN_EIO);
+    assert_non_null(strstr(err.text, sub));
+    assert_int_equal(mkdir(sub, 0700), 0);
+    assert_int_equal(cairn_dir_names(&got, sub, &there, &err), CAIRN_OK);
+    assert_int_equal(there, 1);
+    assert_int_equal(got.n, 0);
+    cairn_names_free(&got);
+    for (int i = 0; i < 6; i++) {
+        path = cairn_path_join(sub, made[i]);
+        assert_int_equal(cairn_file_create(path, "x", 1, &err), CAIRN_OK);
+        assert_int_equal(cairn_dir_names(&got, path, &there, &err), CAIRN_EIO); /* no directory, but there */
+        assert_int_equal(there, 1);
+        free(path);
+    }
+    assert_int_equal(cairn_dir_names(&got, sub, NULL, &err), CAIRN_OK);
+    assert_int_equal(got.n, 6);
+    for (int i = 0; i < 6; i++)
+        assert_string_equal(got.name[i], sorted[i]);
+    cairn_names_free(&got);
+    cairn_names_free(&got);
+    do { /* a list that breaks off is no list, wherever it does */
+        fail_at = ++many;
+        got = (struct cairn_names){0};
+        if (cairn_dir_names(&got, sub, NULL, &err) == CAIRN_OK)
+            break;
+        assert_int_equal(err.code, CAIRN_EIO);
+        assert_null(got.name);
+    } while (many < 100);
+    fail_at = 0;
+    assert_int_equal(got.n, 6);
+    assert_int_equal(many, 10); /* six, "." and "..", the end */
+    cairn_names_free(&got);
+    assert_int_equal(cairn_tree_remove(sub, &err), CAIRN_OK);
+    free(sub);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -217,7 +282,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_space),    cmocka_unit_test(create_read_replace), cmocka_unit_test(exact_transfers),
-        cmocka_unit_test(directories), cmocka_unit_test(paths),
+        cmocka_unit_test(directories), cmocka_unit_test(paths),               cmocka_unit_test(names),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);
