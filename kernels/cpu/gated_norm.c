@@ -1,8 +1,8 @@
-/* gated_norm.c - norm with a sigmoid gate, and its backward. A row's sums run in 16 lanes added by a fixed tree. */
+/* gated_norm.c - norm with a sigmoid gate, and its backward. */
 #include <math.h>
 
 #include "base/planted.h"
-#include "internal.h"
+#include "norm.h"
 #include "vmath.h"
 
 struct gated {
@@ -12,15 +12,6 @@ struct gated {
     float eps;
 };
 
-static const float *weights(const struct arg *g, float *room)
-{
-    if (g->type == CAIRN_F32)
-        return g->p;
-    for (int64_t i = 0; i < g->d[0]; i++)
-        room[i] = bf16_to_f32(((const uint16_t *)g->p)[i]);
-    return room;
-}
-
 static void norm_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
 {
     const struct gated *k = ctx;
@@ -28,15 +19,8 @@ static void norm_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
 
     (void)scratch;
     for (int64_t n = begin; n < end; n++) {
-        v16 sum = v16_set(0.0f);
-        float r;
+        float r = 1.0f / sqrtf(norm_dot(at1(&k->x, n), at1(&k->x, n), D) / (float)D + k->eps);
 
-        for (int64_t i = 0; i < D; i += VL) {
-            v16 x = v16_loadn(at1(&k->x, n) + i, D - i < VL ? D - i : VL, 0.0f);
-
-            sum = v16_fma(x, x, sum);
-        }
-        r = 1.0f / sqrtf(v16_sum(sum) / (float)D + k->eps);
         for (int64_t i = 0; i < D; i += VL) {
             int64_t some = D - i < VL ? D - i : VL;
 
@@ -66,7 +50,7 @@ enum cairn_status cairn_gated_norm_cpu(struct cairn_stream *s, const struct cair
     if (call_ok(&c))
         call_reserve(&c, 0, (size_t)D * sizeof(float));
     if (call_ok(&c)) {
-        k.w = weights(&w, scratch_shared(&c));
+        k.w = norm_weights(&w, scratch_shared(&c));
         call_share(&c, N, 1, N * D * 2, norm_rows, &k);
     }
     return call_end(&c);
@@ -134,7 +118,7 @@ enum cairn_status cairn_gated_norm_bwd_cpu(struct cairn_stream *s, const struct 
     if (call_ok(&c))
         call_reserve(&c, (size_t)round_up(D, VL) * sizeof(float), (size_t)D * sizeof(float));
     if (call_ok(&c)) {
-        k.w = weights(&w, scratch_shared(&c));
+        k.w = norm_weights(&w, scratch_shared(&c));
         if (k.dw.p) /* first: dx may be dy */
             call_share(&c, D, VL, N * D * 2, dw_channels, &k);
         call_share(&c, N, 1, N * D * 3, norm_bwd_rows, &k);

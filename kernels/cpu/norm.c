@@ -1,32 +1,8 @@
-/* norm.c - rmsnorm, its backward, layernorm. A row's sums run in 16 lanes (element i in lane i mod 16) added by a fixed tree. */
+/* norm.c - rmsnorm, its backward, layernorm. */
 #include <math.h>
 
 #include "base/planted.h"
-#include "internal.h"
-#include "vec.h"
-
-/* sum of a[i] * b[i] */
-VINLINE float dot(const float *a, const float *b, int64_t n)
-{
-    v16 sum = v16_set(0.0f);
-    int64_t i = 0;
-
-    for (; i + VL <= n; i += VL)
-        sum = v16_fma(v16_load(a + i), v16_load(b + i), sum);
-    if (i < n)
-        sum = v16_fma(v16_loadn(a + i, n - i, 0.0f), v16_loadn(b + i, n - i, 0.0f), sum);
-    return v16_sum(sum);
-}
-
-/* Weights as f32: themselves, or converted into `room`. */
-static const float *weights(const struct arg *g, float *room)
-{
-    if (g->type == CAIRN_F32)
-        return g->p;
-    for (int64_t i = 0; i < g->d[0]; i++)
-        room[i] = bf16_to_f32(((const uint16_t *)g->p)[i]);
-    return room;
-}
+#include "norm.h"
 
 struct rms {
     struct arg x, y, rstd;
@@ -43,7 +19,7 @@ static void rms_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
     (void)scratch;
     for (int64_t n = begin; n < end; n++) {
         const float *u = at1(&k->x, n);
-        float *v = at1(&k->y, n), r = 1.0f / sqrtf(dot(u, u, D) / (float)D + k->eps);
+        float *v = at1(&k->y, n), r = 1.0f / sqrtf(norm_dot(u, u, D) / (float)D + k->eps);
 
         for (int64_t i = 0; i < D; i += VL) {
             int64_t m = D - i < VL ? D - i : VL;
@@ -66,7 +42,7 @@ enum cairn_status cairn_rmsnorm_cpu(struct cairn_stream *s, const struct cairn_r
     if (call_ok(&c))
         call_reserve(&c, 0, (size_t)D * sizeof(float));
     if (call_ok(&c)) {
-        struct rms k = {x, y, rstd, weights(&g, scratch_shared(&c)), D, a->eps};
+        struct rms k = {x, y, rstd, norm_weights(&g, scratch_shared(&c)), D, a->eps};
 
         call_share(&c, N, 1, N * D / 4, rms_rows, &k);
     }
@@ -136,7 +112,7 @@ enum cairn_status cairn_rmsnorm_bwd_cpu(struct cairn_stream *s, const struct cai
     if (call_ok(&c))
         call_reserve(&c, 0, (size_t)D * sizeof(float));
     if (call_ok(&c)) {
-        struct rms_bwd k = {x, rstd, dy, dx, dg, weights(&g, scratch_shared(&c)), N, D, a->accumulate};
+        struct rms_bwd k = {x, rstd, dy, dx, dg, norm_weights(&g, scratch_shared(&c)), N, D, a->accumulate};
 
         if (dg.p) /* first: dx may be dy */
             call_share(&c, D, VL, N * D / 4, dg_channels, &k);
@@ -194,7 +170,7 @@ enum cairn_status cairn_layernorm_cpu(struct cairn_stream *s, const struct cairn
     if (call_ok(&c))
         call_reserve(&c, 0, 2 * (size_t)D * sizeof(float));
     if (call_ok(&c)) {
-        struct layer k = {x, y, weights(&g, scratch_shared(&c)), weights(&b, (float *)scratch_shared(&c) + D), D, a->eps};
+        struct layer k = {x, y, norm_weights(&g, scratch_shared(&c)), norm_weights(&b, (float *)scratch_shared(&c) + D), D, a->eps};
 
         call_share(&c, N, 1, N * D / 2, layer_rows, &k);
     }
