@@ -4,10 +4,13 @@
  * hashed as it passes: lane by lane eight bytes of the result, 256 bytes in a row for the warp, fetched four deep before the first
  * is written, so that a destination behind the link (a peer's memory) is written in whole lines and nothing is read twice. Short
  * tiles, 32 a unit, go through shared memory: written in a row by all lanes, then each lane sums up one. Sums are of integers, so
- * that no order matters; a block leaves one, a second kernel adds them into `out`, which may be pinned host memory. What a table
- * says is checked before memory is touched: FAULT_INDEX with the run's number.
+ * that no order matters: blocks add theirs to one number in device memory; the last one to come writes that to `out`, which may be
+ * pinned host memory, and leaves zeros for the next call. (A second kernel for it would wait behind all blocks that are enqueued on
+ * other streams: a call would seem to end with them.) What a table says is checked before memory is touched: FAULT_INDEX with the
+ * run's number.
  */
 #include <cuda_fp16.h>
+#include <stdlib.h>
 #include <type_traits>
 
 #include "kernel.cuh"
@@ -17,9 +20,16 @@
 #define WARPS      4          /* of a block */
 #define SHORT_MOST (32 * 240) /* bytes of a unit of short tiles */
 
+/* Where the blocks of a call meet; all zero between calls. */
+struct meeting {
+    unsigned long long lo, hi;
+    unsigned come;
+};
+
 struct ship {
     const int64_t *run;
-    struct u128 *block; /* one sum a block */
+    struct meeting *meeting;
+    int64_t *out;
     int64_t R, X, Y, units, each;
     struct fault *fault;
 };
@@ -203,6 +213,22 @@ __device__ static inline int ship_warp(const struct ship *k, int64_t u, int64_t 
     return 1;
 }
 
+/* By one thread of each block. A carry out of the low word goes to whoever's addition made it, whatever the order. */
+__device__ static inline void meet(struct meeting *m, struct u128 sum, int64_t *out)
+{
+    const unsigned long long was = atomicAdd(&m->lo, (unsigned long long)sum.lo);
+
+    atomicAdd(&m->hi, (unsigned long long)(sum.hi + (was + sum.lo < was)));
+    __threadfence();
+    if (atomicAdd(&m->come, 1u) != gridDim.x - 1)
+        return;
+    __threadfence();
+    out[0] = (int64_t)*(volatile unsigned long long *)&m->lo;
+    out[1] = (int64_t)*(volatile unsigned long long *)&m->hi;
+    m->lo = m->hi = 0;
+    m->come = 0;
+}
+
 template <typename F, typename T> __global__ void __launch_bounds__(WARPS * 32) ship_units(const struct ship k, const F *x, T *y)
 {
     __shared__ uint64_t room[WARPS][SHORT_MOST / 8];
@@ -220,27 +246,14 @@ template <typename F, typename T> __global__ void __launch_bounds__(WARPS * 32) 
     if (threadIdx.x == 0) {
         for (int i = 1; i < WARPS; i++)
             sum = u128_add(sum, part[i]);
-        k.block[blockIdx.x] = sum;
+        meet(k.meeting, sum, k.out);
     }
 }
 
-__global__ void __launch_bounds__(256) ship_sum(const struct u128 *block, int64_t n, int64_t *out)
+/* No units: the sum of nothing. */
+__global__ void ship_nothing(int64_t *out)
 {
-    __shared__ struct u128 part[8];
-    struct u128 sum = {0, 0};
-
-    for (int64_t i = threadIdx.x; i < n; i += 256)
-        sum = u128_add(sum, block[i]);
-    sum = u128_warp_sum(sum);
-    if (threadIdx.x % 32 == 0)
-        part[threadIdx.x / 32] = sum;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        for (int i = 1; i < 8; i++)
-            sum = u128_add(sum, part[i]);
-        out[0] = (int64_t)sum.lo;
-        out[1] = (int64_t)sum.hi;
-    }
+    out[0] = out[1] = 0;
 }
 
 template <typename F>
@@ -254,6 +267,44 @@ static void ship_from(struct call *c, const struct ship *k, unsigned grid, const
         LAUNCH(c, (ship_units<F, __half>), grid, WARPS * 32, 0, *k, (const F *)x->p, (__half *)y->p);
 }
 
+/* Meetings of a device: calls under way on several streams have one each. */
+#define MEETINGS 256
+
+struct meetings {
+    struct meeting *d;
+    unsigned next;
+};
+
+static void meetings_free(void *p)
+{
+    cudaFree(((struct meetings *)p)->d);
+    free(p);
+}
+
+static struct meeting *meeting_take(struct call *c)
+{
+    struct meetings *m = (struct meetings *)c->cuda->slot[SLOT_SHIP];
+
+    if (!m && call_ok(c)) {
+        if (!(m = (struct meetings *)calloc(1, sizeof *m))) {
+            c->c.st = CAIRN_NOMEM(c->c.err);
+            return NULL;
+        }
+        call_cuda(c, cudaMalloc((void **)&m->d, MEETINGS * sizeof *m->d), "room for sums");
+        if (call_ok(c))
+            call_cuda(c, cudaMemsetAsync(m->d, 0, MEETINGS * sizeof *m->d, c->stream), "room for sums");
+        if (call_ok(c))
+            call_cuda(c, cudaStreamSynchronize(c->stream), "room for sums");
+        if (!call_ok(c)) {
+            meetings_free(m);
+            return NULL;
+        }
+        c->cuda->slot[SLOT_SHIP] = m;
+        c->cuda->slot_free[SLOT_SHIP] = meetings_free;
+    }
+    return call_ok(c) ? &m->d[m->next++ % MEETINGS] : NULL;
+}
+
 extern "C" enum cairn_status cairn_ship_cuda(struct cairn_stream *s, const struct cairn_ship *a, struct cairn_error *err)
 {
     struct call c = call_begin("ship", s, err);
@@ -262,7 +313,7 @@ extern "C" enum cairn_status cairn_ship_cuda(struct cairn_stream *s, const struc
     struct arg x = call_arg(&c, "x", &a->x, types, 1, &X), y = call_arg(&c, "y", &a->y, OUT | types, 1, &Y),
                runs = call_arg(&c, "runs", &a->runs, T_I64, 2, &R, &width),
                out = call_arg(&c, "out", &a->out, OUT | T_I64, 1, &two);
-    struct ship k = {(const int64_t *)runs.p, NULL, R, X, Y, a->units, 0, c.cuda->d_fault};
+    struct ship k = {(const int64_t *)runs.p, NULL, (int64_t *)out.p, R, X, Y, a->units, 0, c.cuda->d_fault};
     unsigned grid;
 
     if (call_ok(&c) && (a->units < 0 || (a->units && !R)))
@@ -272,13 +323,14 @@ extern "C" enum cairn_status cairn_ship_cuda(struct cairn_stream *s, const struc
     k.each = a->units / ((int64_t)c.cuda->sms * 64);
     k.each = k.each < 1 ? 1 : k.each > 8 ? 8 : k.each;
     grid = (unsigned)ceil_div(a->units, k.each * WARPS);
-    k.block = (struct u128 *)call_scratch(&c, ((size_t)grid + 1) * sizeof *k.block);
-    if (grid && x.type == CAIRN_F32)
+    k.meeting = grid ? meeting_take(&c) : NULL;
+    if (!grid)
+        LAUNCH(&c, ship_nothing, 1u, 1, 0, k.out);
+    else if (x.type == CAIRN_F32)
         ship_from<float>(&c, &k, grid, &x, &y);
-    else if (grid && x.type == CAIRN_BF16)
+    else if (x.type == CAIRN_BF16)
         ship_from<bf16>(&c, &k, grid, &x, &y);
-    else if (grid)
+    else
         ship_from<__half>(&c, &k, grid, &x, &y);
-    LAUNCH(&c, ship_sum, 1u, 256, 0, k.block, (int64_t)grid, (int64_t *)out.p);
     return call_end(&c);
 }

@@ -9,6 +9,7 @@
  */
 #include <dlfcn.h>
 #include <nccl.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@
 
 #define LIBRARY "libnccl.so.2"
 #define TICK_S  0.00002
+#define EAGER_S 0.001
 
 #define FUNCTIONS(X)                                                                                                               \
     X(ncclGetUniqueId)                                                                                                             \
@@ -68,6 +70,8 @@ static enum cairn_status failed(const struct state *s, ncclResult_t r, const cha
 /* Until what was asked of the communicator is through. */
 static enum cairn_status ready(struct state *s, ncclResult_t r, const char *what, struct cairn_error *err)
 {
+    const double eager = cairn_now_s() + EAGER_S;
+
     while (r == ncclInProgress || r == ncclSuccess) {
         ncclComm_t comm = atomic_load(&s->comm);
         ncclResult_t now = ncclInternalError;
@@ -79,7 +83,9 @@ static enum cairn_status ready(struct state *s, ncclResult_t r, const char *what
             return CAIRN_OK;
         if (r == ncclSuccess)
             r = now;
-        if (r == ncclInProgress)
+        if (r == ncclInProgress && cairn_now_s() < eager)
+            sched_yield(); /* enqueuing is through sooner than a sleep ends */
+        else if (r == ncclInProgress)
             cairn_sleep_s(TICK_S);
     }
     return failed(s, r, what, err);
