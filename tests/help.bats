@@ -95,6 +95,14 @@ setup() {
     done
 }
 
+@test "a file in the place of a run is called one" {
+    : >"$BATS_TEST_TMPDIR/file"
+    is 69 "$cairn" status "$BATS_TEST_TMPDIR/file"
+    says "file is a file; a run is a directory"
+    is 74 "$cairn" init "$micro" --run "$BATS_TEST_TMPDIR/file"
+    says "there is a file of that name"
+}
+
 @test "a file that is not there is 65, whoever reads it; a recipe 78" {
     none=$BATS_TEST_TMPDIR/none
     micro_run "$BATS_TEST_TMPDIR/run" run.steps=1 run.eval_every=0

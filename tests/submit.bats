@@ -163,6 +163,22 @@ SH
     says "Slurm does not answer"
 }
 
+@test "stop of a run that was never queued: nothing to do, with Slurm or without; one at work here is named" {
+    micro_run "$dir" run.steps=1 run.eval_every=0
+    is 0 env PATH=/usr/bin-without "$cairn" stop "$dir"
+    says "0 jobs cancelled, none was ever queued"
+    is 0 with_fake "$cairn" stop "$dir" --json
+    says '"cancelled":0'
+    exec {lock}>"$dir/.lock"
+    echo "host here pid 4711" >&"$lock"
+    flock "$lock"
+    is 64 with_fake "$cairn" stop "$dir"
+    says "host here pid 4711" "SIGTERM stops it"
+    exec {lock}>&-
+    is 0 with_fake "$cairn" submit "$dir" run.steps=2
+    is 72 env PATH=/usr/bin-without "$cairn" stop "$dir"
+}
+
 @test "doctor asks Slurm, and does not take its commands for a cluster" {
     is 0 with_fake "$cairn" doctor
     printf '%s\n' "$output" | grep -q "^  ok  *Slurm  *it answers: 0 jobs of yours"

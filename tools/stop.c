@@ -1,11 +1,13 @@
 /* stop.c - `cairn stop DIR`: takes a run's jobs out of Slurm's queue. What is committed stays; `cairn submit` goes on. */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/signals.h"
 #include "slurm/ledger.h"
 #include "slurm/queue.h"
 #include "slurm/submit.h"
+#include "stages/common/lock.h"
 #include "tools/cli.h"
 #include "tools/verbs.h"
 
@@ -40,6 +42,25 @@ static const struct argp argp = {
     NULL,
     NULL};
 
+/* 1: its record has a job that was queued. In doubt: 1. */
+static int was_queued(const struct cairn_run *run)
+{
+    json_t *events = NULL, *e;
+    int queued = 0;
+    size_t i;
+
+    if (cairn_ledger_read(run, &events, NULL) != CAIRN_OK)
+        return 1;
+    json_array_foreach(events, i, e)
+    {
+        const char *ev = json_string_value(json_object_get(e, "ev"));
+
+        queued |= ev && !strcmp(ev, "queued");
+    }
+    json_decref(events);
+    return queued;
+}
+
 int cairn_verb_stop(int argc, char **argv)
 {
     struct cairn_error err = {0};
@@ -47,8 +68,8 @@ int cairn_verb_stop(int argc, char **argv)
     struct args a = {0};
     struct cairn_run *run = NULL;
     struct cairn_queue queue = {0};
-    char prefix[80];
-    int n = 0, done, usage = cairn_cli_read(&argp, slots, argc, argv, &a, &done);
+    char prefix[80], holder[300];
+    int n = 0, queued, done, usage = cairn_cli_read(&argp, slots, argc, argv, &a, &done);
 
     if (usage || done)
         return usage;
@@ -56,8 +77,17 @@ int cairn_verb_stop(int argc, char **argv)
         return cairn_cli_usage("stop", "DIR is missing");
     cairn_signals_install();
     TRY(cairn_run_open(&run, a.dir, &err));
+    queued = was_queued(run);
+    if (!queued && cairn_lock_held(run->dir, holder, sizeof holder))
+        TRY(cairn_fail(&err, CAIRN_EUSAGE, "%s: no Slurm job was queued for this run; a cairn run is at work on it (%s): Ctrl-C there or "
+                       "SIGTERM stops it", run->dir, holder));
     cairn_ledger_tell(run, "stop", NULL, NULL);
-    TRY(cairn_submit_cancel(run, NULL, PATIENCE_S, &n, &err));
+    st = cairn_submit_cancel(run, NULL, PATIENCE_S, &n, &err);
+    if ((st == CAIRN_EAGAIN || st == CAIRN_EDEVICE) && !queued) /* no Slurm, and nothing of ours in one */
+        a.wait = 0;
+    else
+        TRY(st);
+    st = CAIRN_OK;
     cairn_job_prefix(run, prefix, sizeof prefix);
     while (a.wait && !cairn_stop_requested()) {
         TRY(cairn_queue_read(&queue, prefix, PATIENCE_S, &err));
@@ -69,7 +99,8 @@ int cairn_verb_stop(int argc, char **argv)
     if (a.json)
         TRY(cairn_cli_json(json_pack("{s:s, s:i}", "run", run->dir, "cancelled", n), &err));
     else
-        printf("%s: %d jobs cancelled%s%s\n", run->dir, n, n ? "; to go on: cairn submit " : "", n ? run->dir : "");
+        printf("%s: %d jobs cancelled%s%s\n", run->dir, n, n ? "; to go on: cairn submit " : queued ? "" : ", none was ever queued",
+               n ? run->dir : "");
     TRY(cairn_cli_flush(&err));
 out:
     cairn_queue_free(&queue);

@@ -286,6 +286,8 @@ enum cairn_status cairn_dir_make(const char *path, struct cairn_error *err)
     if (mkdir(path, MODE_DIR)) {
         int e = errno;
 
+        if (e == EEXIST && cairn_file_size(path) >= 0)
+            TRY(cairn_fail(err, CAIRN_EIO, "mkdir %s: there is a file of that name", path));
         if (e != EEXIST || !cairn_path_is_dir(path)) /* somebody else may have made it meanwhile */
             TRY(cairn_fail_errno(err, e, "mkdir %s", path));
     }

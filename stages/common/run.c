@@ -134,6 +134,8 @@ enum cairn_status cairn_run_open(struct cairn_run **out, const char *dir, struct
     TRY(run_create(&r, dir, err));
     if (!has_file(r, "run.json") && has_file(r, "MANIFEST.json"))
         TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s is a checkpoint, not a run (run.json is missing)", dir));
+    if (cairn_file_size(dir) >= 0)
+        TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s is a file; a run is a directory", dir));
     if (!has_file(r, "run.json"))
         TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s: no run here (run.json is missing); make one with: cairn init RECIPE --run %s", dir, dir));
     TRY(info_load(r, err));
@@ -378,8 +380,8 @@ static enum cairn_status recipe_same(struct cairn_run *r, struct cairn_recipe *r
     if (diff.len && diff.p[diff.len - 1] == '\n')
         diff.p[--diff.len] = 0;
     TRY(cairn_fail(err, CAIRN_ERECIPE,
-                   "%s holds a run of another recipe: %.300s; put the recipe back, take a new directory, or change it from a step on: "
-                   "cairn amend DIR key=value --from-step N",
+                   "%s holds a run of another recipe: %.240s; to go on with that one: cairn run DIR/recipe.yaml --run DIR; to change it "
+                   "from a step on: cairn amend DIR key=value --from-step N; or take a new directory",
                    r->dir, cairn_str_z(&diff)));
 out:
     cairn_str_free(&diff);
