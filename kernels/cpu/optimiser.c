@@ -113,9 +113,11 @@ enum cairn_status cairn_sumsq_cpu(struct cairn_stream *s, const struct cairn_sum
     flat.stride[0] = 1;
     x = call_arg(&c, "x", &flat, T_F32, 1, &n);
     for (int64_t p = 0, end = 0; call_ok(&c) && p < P; p++) {
-        if (piece[2 * p] < end || piece[2 * p] > n || piece[2 * p + 1] < 0 || piece[2 * p + 1] > n - piece[2 * p])
+        if (piece[2 * p] < end || piece[2 * p] > n || piece[2 * p + 1] < 0 || piece[2 * p + 1] > n - piece[2 * p]) {
             call_fail(&c, "piece %lld is %lld elements from %lld on, of %lld", (long long)p, (long long)piece[2 * p + 1],
                       (long long)piece[2 * p], (long long)n);
+            break; /* where it ends need not be a number */
+        }
         end = piece[2 * p] + piece[2 * p + 1];
         longest = piece[2 * p + 1] > longest ? piece[2 * p + 1] : longest;
     }

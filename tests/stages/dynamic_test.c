@@ -283,7 +283,7 @@ static void test_carry(void **state)
     int64_t surplus[100], back[100], n, k = 0;
     struct cairn_digest want, trained;
     struct cairn_rollouts one, two;
-    json_t *first, *second;
+    json_t *first, *second, *carried;
     char path[300], other[300];
     struct lab l;
 
@@ -311,10 +311,10 @@ static void test_carry(void **state)
     for (int64_t i = 4 * n; i < two.n; i++)
         assert_int_equal(two.carried[i], -1);
     assert_true(count(first, "carried") == 0 && count(second, "carried") == n && !json_object_get(first, "carried"));
-    second = json_object_get(second, "carried");
-    assert_true(json_integer_value(json_object_get(second, "step")) == 1 &&
-                json_integer_value(json_object_get(second, "groups")) == n);
-    assert_string_equal(json_string_value(json_object_get(second, "policy")), json_string_value(json_object_get(first, "policy")));
+    carried = json_object_get(second, "carried");
+    assert_true(json_integer_value(json_object_get(carried, "step")) == 1 &&
+                json_integer_value(json_object_get(carried, "groups")) == n);
+    assert_string_equal(json_string_value(json_object_get(carried, "policy")), json_string_value(json_object_get(first, "policy")));
     /* The fresh ones are held against the trainer bit by bit, the carried ones are of an older policy and counted apart. */
     assert_true(info_at(path, "step/000002/train", "mismatch/bitwise_equal_share") == 1);
     assert_true(info_at(path, "step/000002/train", "carried/rollouts") == (double)(4 * n));
@@ -325,6 +325,7 @@ static void test_carry(void **state)
     cairn_rollouts_free(&one);
     cairn_rollouts_free(&two);
     json_decref(first);
+    json_decref(second);
 
     /* Killed anywhere in the second step, in rollout and in training: the same. */
     run_make(&l, "carried-killed", other, CARRY);

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -47,7 +48,9 @@ static enum cairn_status unruly_grade(const struct cairn_grader *self, const str
         return cairn_fail(err, CAIRN_EDATA, "it cannot");
     else if (is(gold, ng, "garbage"))
         for (int fd = 3; fd < 64; fd++) { /* what a wild pointer might do to the socket */
-            if (write(fd, "this is no frame of ours", 24) < 0)
+            struct stat sb;
+
+            if (fstat(fd, &sb) || !S_ISSOCK(sb.st_mode) || write(fd, "this is no frame of ours", 24) < 0)
                 continue;
         }
     else if (is(gold, ng, "loop"))
