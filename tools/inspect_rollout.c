@@ -66,7 +66,7 @@ static enum cairn_status text_make(struct view *v, const char *root, int64_t k, 
         return CAIRN_OK; /* ids only */
     TRY(cairn_run_open(&run, root, err));
     TRY(cairn_run_outside(run, "model.tokenizer", &path, err));
-    TRY(cairn_tokenizer_load(&v->tokenizer, path, err));
+    TRY(cairn_tokenizer_load_decoder(&v->tokenizer, path, err));
     TRY(cairn_tokenizer_decode(v->tokenizer, tokens, v->r.prompt_length[k], NULL, &v->prompt, err));
     TRY(cairn_tokenizer_decode(v->tokenizer, tokens + v->r.prompt_length[k], cairn_rollout_length(&v->r, k), NULL, &v->response,
                                err));

@@ -209,7 +209,7 @@ enum cairn_status cairn_replay_export(const struct cairn_replay_opts *o, struct 
 
     TRY(cairn_run_open(&j.run, o->recipe.recipe, err));
     TRY(cairn_run_outside(j.run, "model.tokenizer", &tokenizer, err));
-    TRY(cairn_tokenizer_load(&j.tokenizer, tokenizer, err));
+    TRY(cairn_tokenizer_load_decoder(&j.tokenizer, tokenizer, err));
     TRY(cairn_stored_links(j.run, &o->only, &link, &n, err));
     TRY(out_open(&j, err));
     for (int i = 0; i < n; i++)

@@ -62,18 +62,21 @@ static int64_t cap_of(const struct job *j, const struct cairn_link *l)
 {
     const json_t *cap = l->eval ? json_object_get(cairn_stored_entry(j->run, l, 0), "max_new_tokens") : NULL;
 
-    return json_is_integer(cap) ? json_integer_value(cap) : cairn_recipe_i64(cairn_run_recipe(j->run, l->step), "rollout.max_new_tokens");
+    return json_is_integer(cap) ? json_integer_value(cap)
+                                : cairn_recipe_i64(cairn_run_recipe(j->run, l->step), "rollout.max_new_tokens");
 }
 
 /* Commits w->s in dir; m: the manifest of the link under the other recipe. */
-static enum cairn_status store(struct work *w, const char *dir, struct cairn_manifest *m, const json_t *metrics, struct cairn_error *err)
+static enum cairn_status store(struct work *w, const char *dir, struct cairn_manifest *m, const json_t *metrics,
+                               struct cairn_error *err)
 {
     const struct cairn_attempt_opts ao = {.identity = cairn_manifest_identity(m)};
     struct cairn_shard_entry *entry = NULL;
     enum cairn_status st = CAIRN_OK;
     struct cairn_attempt *a = NULL;
 
-    if (json_object_set(m->content, "metrics", (json_t *)metrics) || json_object_set_new(m->content, "units", json_integer(w->in.units)))
+    if (json_object_set(m->content, "metrics", (json_t *)metrics) ||
+        json_object_set_new(m->content, "units", json_integer(w->in.units)))
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_attempt_begin(&a, dir, &ao, err));
     if (w->in.units) { /* one file of all: nobody takes over half a replay, and files are most of what it costs */
@@ -100,8 +103,8 @@ static enum cairn_status settled_check(const char *dir, const struct cairn_manif
 
 /* ---- telling -------------------------------------------------------------------------------------------------------- */
 
-#define VERDICT 1
-#define REWARD 2
+#define VERDICT   1
+#define REWARD    2
 #define ADVANTAGE 4
 
 /* What is another thing than before for rollout i: bits. */
@@ -109,7 +112,8 @@ static int changed(const struct work *w, int64_t i)
 {
     const struct cairn_scores_table *a = &w->in.s, *b = &w->s;
 
-    return (a->verdict[i] != b->verdict[i] ? VERDICT : 0) | (a->reward[i] + a->penalty[i] != b->reward[i] + b->penalty[i] ? REWARD : 0) |
+    return (a->verdict[i] != b->verdict[i] ? VERDICT : 0) |
+           (a->reward[i] + a->penalty[i] != b->reward[i] + b->penalty[i] ? REWARD : 0) |
            (a->advantage[i] != b->advantage[i] ? ADVANTAGE : 0);
 }
 
@@ -174,9 +178,10 @@ static void changes_print(const struct work *w)
 
     for (int64_t i = 0; i < w->in.r.n; i++)
         if (w->meant[i] && changed(w, i))
-            printf("  rollout %lld, prompt %s, sample %d: %s -> %s  reward %g -> %g  penalty %g -> %g  advantage %g -> %g\n", (long long)i,
-                   prompt_name(w, i), w->in.r.sample[i], a->verdict[i] ? "right" : "wrong", b->verdict[i] ? "right" : "wrong", (double)a->reward[i],
-                   (double)b->reward[i], (double)a->penalty[i], (double)b->penalty[i], (double)a->advantage[i], (double)b->advantage[i]);
+            printf("  rollout %lld, prompt %s, sample %d: %s -> %s  reward %g -> %g  penalty %g -> %g  advantage %g -> %g\n",
+                   (long long)i, prompt_name(w, i), w->in.r.sample[i], a->verdict[i] ? "right" : "wrong",
+                   b->verdict[i] ? "right" : "wrong", (double)a->reward[i], (double)b->reward[i], (double)a->penalty[i],
+                   (double)b->penalty[i], (double)a->advantage[i], (double)b->advantage[i]);
 }
 
 static json_t *changes_json(const struct work *w)
@@ -186,27 +191,29 @@ static json_t *changes_json(const struct work *w)
 
     for (int64_t i = 0; list && i < w->in.r.n; i++)
         if (w->meant[i] && changed(w, i))
-            json_array_append_new(list, json_pack("{s:I, s:s, s:i, s:[b,b], s:[f,f], s:[f,f], s:[f,f]}", "rollout", (json_int_t)i, "prompt",
-                                                  prompt_name(w, i), "sample", w->in.r.sample[i], "right", a->verdict[i], b->verdict[i], "reward",
-                                                  (double)a->reward[i], (double)b->reward[i], "penalty", (double)a->penalty[i], (double)b->penalty[i],
-                                                  "advantage", (double)a->advantage[i], (double)b->advantage[i]));
+            json_array_append_new(list, json_pack("{s:I, s:s, s:i, s:[b,b], s:[f,f], s:[f,f], s:[f,f]}", "rollout", (json_int_t)i,
+                                                  "prompt", prompt_name(w, i), "sample", w->in.r.sample[i], "right", a->verdict[i],
+                                                  b->verdict[i], "reward", (double)a->reward[i], (double)b->reward[i], "penalty",
+                                                  (double)a->penalty[i], (double)b->penalty[i], "advantage",
+                                                  (double)a->advantage[i], (double)b->advantage[i]));
     return list;
 }
 
-static enum cairn_status tell_json(const struct job *j, const char *relative, const struct work *w, const struct counts *c, const json_t *metrics,
-                                   const json_t *before, struct cairn_error *err)
+static enum cairn_status tell_json(const struct job *j, const char *relative, const struct work *w, const struct counts *c,
+                                   const json_t *metrics, const json_t *before, struct cairn_error *err)
 {
-    json_t *o = json_pack("{s:s, s:I, s:I, s:O, s:O*}", "score", relative, "rollouts", (json_int_t)c->meant, "right", (json_int_t)c->right, "metrics",
-                          metrics, "before", before),
+    json_t *o = json_pack("{s:s, s:I, s:I, s:O, s:O*}", "score", relative, "rollouts", (json_int_t)c->meant, "right",
+                          (json_int_t)c->right, "metrics", metrics, "before", before),
            *samples = json_array();
 
     for (int s = 0; samples && s < c->samples; s++)
-        json_array_append_new(samples, json_pack("{s:i, s:I, s:I}", "sample", s, "right", (json_int_t)c->by_sample[2 * s], "rollouts",
-                                                 (json_int_t)c->by_sample[2 * s + 1]));
+        json_array_append_new(samples, json_pack("{s:i, s:I, s:I}", "sample", s, "right", (json_int_t)c->by_sample[2 * s],
+                                                 "rollouts", (json_int_t)c->by_sample[2 * s + 1]));
     json_object_set_new(o, "by_sample", samples);
     if (before)
-        json_object_set_new(o, "changed", json_pack("{s:I, s:I, s:I}", "verdicts", (json_int_t)c->verdicts, "rewards", (json_int_t)c->rewards,
-                                                    "advantages", (json_int_t)c->advantages));
+        json_object_set_new(o, "changed",
+                            json_pack("{s:I, s:I, s:I}", "verdicts", (json_int_t)c->verdicts, "rewards", (json_int_t)c->rewards,
+                                      "advantages", (json_int_t)c->advantages));
     if (before && j->o->changes)
         json_object_set_new(o, "changes", changes_json(w));
     return cairn_cli_json(o, err);
@@ -226,12 +233,14 @@ static enum cairn_status tell(const struct job *j, const char *relative, const s
         goto out;
     }
     if (before)
-        printf("%-34s accuracy %.1f%% -> %.1f%% (%lld right)  reward %.3f -> %.3f  changed: %lld verdicts, %lld rewards, %lld advantages of %lld\n",
-               relative, 100 * number(before, "accuracy"), 100 * number(metrics, "accuracy"), (long long)c.right, number(before, "reward/shaped_mean"),
-               number(metrics, "reward/shaped_mean"), (long long)c.verdicts, (long long)c.rewards, (long long)c.advantages, (long long)c.meant);
+        printf("%-34s accuracy %.1f%% -> %.1f%% (%lld right)  reward %.3f -> %.3f  changed: %lld verdicts, %lld rewards, %lld "
+               "advantages of %lld\n",
+               relative, 100 * number(before, "accuracy"), 100 * number(metrics, "accuracy"), (long long)c.right,
+               number(before, "reward/shaped_mean"), number(metrics, "reward/shaped_mean"), (long long)c.verdicts,
+               (long long)c.rewards, (long long)c.advantages, (long long)c.meant);
     else
-        printf("%-34s accuracy %.1f%% (%lld right)  reward %.3f  of %lld, not scored before\n", relative, 100 * number(metrics, "accuracy"),
-               (long long)c.right, number(metrics, "reward/shaped_mean"), (long long)c.meant);
+        printf("%-34s accuracy %.1f%% (%lld right)  reward %.3f  of %lld, not scored before\n", relative,
+               100 * number(metrics, "accuracy"), (long long)c.right, number(metrics, "reward/shaped_mean"), (long long)c.meant);
     if (before && j->o->changes)
         changes_print(w);
 out:
@@ -259,8 +268,13 @@ static enum cairn_status link_score(struct job *j, const struct cairn_link *l, s
     if (cairn_artefact_committed(dir))
         TRY(settled_check(dir, m, j->name, err));
     TRY(work_open(&w, j, l, err));
-    so = (struct cairn_score_opts){.recipe = j->recipe, .graders = j->graders, .tokenizer = j->tokenizer, .files = w.in.files,
-                                   .nfiles = w.in.nfiles, .grader = w.grader, .cap = cap_of(j, l)};
+    so = (struct cairn_score_opts){.recipe = j->recipe,
+                                   .graders = j->graders,
+                                   .tokenizer = j->tokenizer,
+                                   .files = w.in.files,
+                                   .nfiles = w.in.nfiles,
+                                   .grader = w.grader,
+                                   .cap = cap_of(j, l)};
     TRY(cairn_score_grade(&w.s, &w.in.r, 0, w.in.r.n, &so, err));
     TRY(cairn_score_rewards(&w.s, &w.in.r, &so, err));
     metrics = cairn_score_metrics(&w.s, &w.in.r);
@@ -306,7 +320,7 @@ static enum cairn_status job_open(struct job *j, struct cairn_error *err)
     if (!cairn_name_ok(j->name))
         TRY(cairn_fail(err, CAIRN_EUSAGE, "%s makes no name for a folder; give one with --name", o->score));
     TRY(cairn_run_outside(j->run, "model.tokenizer", &tokenizer, err));
-    TRY(cairn_tokenizer_load(&j->tokenizer, tokenizer, err));
+    TRY(cairn_tokenizer_load_decoder(&j->tokenizer, tokenizer, err));
 out:
     free(tokenizer);
     return st;

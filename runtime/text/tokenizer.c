@@ -198,6 +198,8 @@ enum cairn_status cairn_tokenizer_encode(struct cairn_tokenizer *t, const char *
     int64_t before = out->n;
     enum cairn_status st;
 
+    if (!t->split)
+        return CAIRN_BUG(err, "a tokenizer that was loaded to decode only");
     if (n > INT32_MAX)
         return cairn_fail(err, CAIRN_EDATA, "a text of %zu bytes is longer than 2 GiB", n);
     if (opts && (opts->literal_from > opts->literal_to || opts->literal_to > n))

@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "text/skim.h"
 #include "text/tokenizer_impl.h"
 
 #define MAX_FILE ((size_t)256 << 20)
@@ -20,6 +21,8 @@ struct reader {
     struct cairn_tokenizer *t;
     const char *where; /* the file */
     struct cairn_error *err;
+    const char *text; /* NULL, or of one that only decodes: where the vocabulary lies, which the parsed object does not hold */
+    struct cairn_span vocab;
 };
 
 static enum cairn_status unsupported(const struct reader *r, const char *place, const char *what)
@@ -116,7 +119,8 @@ static enum cairn_status read_split(const struct reader *r, json_t *split)
     if (!behavior || strcmp(behavior, "Isolated"))
         TRY(cairn_fail(r->err, CAIRN_EDATA, "%s: %s: behavior %s is not supported (expected Isolated)", r->where, place,
                        behavior ? behavior : "(none)"));
-    st = cairn_split_create(&r->t->split, json_string_value(regex), json_string_length(regex), 0, r->err);
+    if (!r->text)
+        st = cairn_split_create(&r->t->split, json_string_value(regex), json_string_length(regex), 0, r->err);
     if (st != CAIRN_OK)
         cairn_error_prefix(r->err, "%s: %s", r->where, place);
 out:
@@ -194,15 +198,37 @@ out:
 
 /* --- the model --- */
 
-/* Largest id of both lists, so that the tables can be made; each id is checked here. */
-static enum cairn_status largest_id(const struct reader *r, json_t *vocab, const json_t *added, int32_t *out)
+/* What is found out, or made, of the members of a vocabulary that lies in a text. */
+struct entries {
+    const struct reader *r;
+    struct cairn_str bytes;
+    enum cairn_status st;
+    int64_t largest;
+};
+
+static int entry_measure(void *arg, const struct cairn_str *name, int64_t number)
 {
+    struct entries *x = arg;
+
+    (void)name;
+    x->largest = number > x->largest ? number : x->largest;
+    return number < CAIRN_VOCAB_MAX;
+}
+
+/* Largest id of both lists, so that the tables can be made; each id is checked here. */
+static enum cairn_status largest_id(const struct reader *r, json_t *vocab, const json_t *added, int32_t *out, size_t *entries)
+{
+    struct entries all = {.largest = -1};
     enum cairn_status st = CAIRN_OK;
     int64_t id, largest = -1;
     const char *key;
     json_t *value;
     size_t i;
 
+    if (r->text && !cairn_skim_numbers(r->text, r->vocab, entry_measure, &all))
+        TRY(cairn_fail(r->err, CAIRN_EDATA, "%s: model.vocab is not understood", r->where));
+    largest = all.largest;
+    *entries = json_object_size(vocab);
     json_object_foreach(vocab, key, value)
     {
         id = json_is_integer(value) ? json_integer_value(value) : -1;
@@ -221,40 +247,53 @@ out:
     return st;
 }
 
+static enum cairn_status read_entry(const struct reader *r, const char *key, size_t n, int32_t id, struct cairn_str *bytes)
+{
+    int32_t added = cairn_added_find(&r->t->added, key, n);
+    enum cairn_status st = CAIRN_OK;
+    int in_alphabet;
+
+    if (!n)
+        TRY(cairn_fail(r->err, CAIRN_EDATA, "%s: model.vocab: an empty token", r->where));
+    if (added >= 0 && added != id)
+        TRY(cairn_fail(r->err, CAIRN_EDATA, "%s: added token \"%s\" has id %d, model.vocab says %d", r->where, key, (int)added,
+                       (int)id));
+    cairn_str_clear(bytes);
+    in_alphabet = cairn_byte_alphabet_decode(key, n, bytes);
+    if (bytes->oom)
+        TRY(CAIRN_NOMEM(r->err));
+    /* A name outside of the alphabet, or whose bytes would be others, is out of reach of merges. */
+    if (in_alphabet && (added < 0 || (bytes->len == n && !memcmp(bytes->p, key, n))))
+        st = cairn_vocab_add(&r->t->vocab, id, bytes->p, bytes->len, r->text ? 0 : CAIRN_TOKEN_MODEL,
+                             r->err); /* nobody looks for it */
+    else if (added < 0)
+        st = cairn_vocab_add(&r->t->vocab, id, key, n, 0, r->err);
+    if (st != CAIRN_OK)
+        cairn_error_prefix(r->err, "%s: model.vocab: \"%s\"", r->where, key);
+out:
+    return st;
+}
+
+static int entry_take(void *arg, const struct cairn_str *name, int64_t number)
+{
+    struct entries *x = arg;
+
+    x->st = read_entry(x->r, cairn_str_z((struct cairn_str *)name), name->len, (int32_t)number, &x->bytes);
+    return x->st == CAIRN_OK;
+}
+
 static enum cairn_status read_vocab(const struct reader *r, json_t *vocab)
 {
-    enum cairn_status st = CAIRN_OK;
-    struct cairn_str bytes = {0};
+    struct entries x = {.r = r};
     const char *key;
     json_t *value;
 
-    json_object_foreach(vocab, key, value)
-    {
-        size_t n = strlen(key);
-        int32_t id = (int32_t)json_integer_value(value), added = cairn_added_find(&r->t->added, key, n);
-        int in_alphabet;
-
-        if (!n)
-            TRY(cairn_fail(r->err, CAIRN_EDATA, "%s: model.vocab: an empty token", r->where));
-        if (added >= 0 && added != id)
-            TRY(cairn_fail(r->err, CAIRN_EDATA, "%s: added token \"%s\" has id %d, model.vocab says %d", r->where, key, (int)added,
-                           (int)id));
-        cairn_str_clear(&bytes);
-        in_alphabet = cairn_byte_alphabet_decode(key, n, &bytes);
-        if (bytes.oom)
-            TRY(CAIRN_NOMEM(r->err));
-        /* A name outside of the alphabet, or whose bytes would be others, is out of reach of merges. */
-        if (in_alphabet && (added < 0 || (bytes.len == n && !memcmp(bytes.p, key, n))))
-            st = cairn_vocab_add(&r->t->vocab, id, bytes.p, bytes.len, CAIRN_TOKEN_MODEL, r->err);
-        else if (added < 0)
-            st = cairn_vocab_add(&r->t->vocab, id, key, n, 0, r->err);
-        if (st != CAIRN_OK)
-            cairn_error_prefix(r->err, "%s: model.vocab: \"%s\"", r->where, key);
-        TRY(st);
-    }
-out:
-    cairn_str_free(&bytes);
-    return st;
+    if (r->text && !cairn_skim_numbers(r->text, r->vocab, entry_take, &x) && x.st == CAIRN_OK)
+        x.st = cairn_fail(r->err, CAIRN_EDATA, "%s: model.vocab is not understood", r->where);
+    json_object_foreach(vocab, key, value) if (x.st == CAIRN_OK) x.st =
+        read_entry(r, key, strlen(key), (int32_t)json_integer_value(value), &x.bytes);
+    cairn_str_free(&x.bytes);
+    return x.st;
 }
 
 static enum cairn_status no_token(const struct reader *r, size_t i, const char *p, size_t n)
@@ -338,7 +377,7 @@ static enum cairn_status read_model(const struct reader *r, json_t *root)
     const json_t *dropout = json_object_get(model, "dropout");
     int ignore_merges = 0;
     int32_t size = 0;
-    size_t i;
+    size_t i, entries = 0;
 
     TRY(want_type(r, "model", model, "BPE"));
     TRY(want_keys(r, "model", model, keys));
@@ -352,14 +391,16 @@ static enum cairn_status read_model(const struct reader *r, json_t *root)
     TRY(cairn_json_array(model, "merges", &merges, r->where, r->err));
     if (!is_null(added) && !json_is_array(added))
         TRY(cairn_fail(r->err, CAIRN_EDATA, "%s: added_tokens: expected an array", r->where));
-    TRY(largest_id(r, vocab, added, &size));
-    TRY(cairn_vocab_init(&r->t->vocab, size, json_object_size(vocab), r->err));
+    TRY(largest_id(r, vocab, added, &size, &entries));
+    TRY(cairn_vocab_init(&r->t->vocab, size, entries, r->err));
     json_array_foreach(added, i, item) TRY(read_added(r, item, i));
     st = cairn_added_done(&r->t->added, r->err);
     if (st != CAIRN_OK)
         cairn_error_prefix(r->err, "%s", r->where);
     TRY(st);
     TRY(read_vocab(r, vocab));
+    if (r->text)
+        goto out;
     st = cairn_bpe_init(&r->t->bpe, &r->t->vocab, json_array_size(merges), ignore_merges, r->err);
     if (st != CAIRN_OK)
         cairn_error_prefix(r->err, "%s", r->where);
@@ -371,12 +412,14 @@ out:
 
 /* --- the file --- */
 
-static enum cairn_status build(struct cairn_tokenizer **out, json_t *root, const char *where, struct cairn_error *err)
+/* text: NULL, or of one that only decodes, with the span of its vocabulary. */
+static enum cairn_status build(struct cairn_tokenizer **out, json_t *root, const char *where, const char *text,
+                               struct cairn_span vocab, struct cairn_error *err)
 {
     static const char *const keys[] = {"version",       "truncation",     "padding", "added_tokens", "normalizer",
                                        "pre_tokenizer", "post_processor", "decoder", "model",        NULL};
     enum cairn_status st = CAIRN_OK;
-    struct reader r = {.where = where, .err = err};
+    struct reader r = {.where = where, .err = err, .text = text, .vocab = vocab};
 
     if (!json_is_object(root))
         return cairn_fail(err, CAIRN_EDATA, "%s: expected an object", where);
@@ -400,7 +443,7 @@ enum cairn_status cairn_tokenizer_parse(struct cairn_tokenizer **out, const char
     enum cairn_status st = cairn_json_parse(&root, json, n, where, err);
 
     if (st == CAIRN_OK)
-        st = build(out, root, where, err);
+        st = build(out, root, where, NULL, (struct cairn_span){0}, err);
     json_decref(root);
     return st;
 }
@@ -414,9 +457,53 @@ enum cairn_status cairn_tokenizer_load(struct cairn_tokenizer **out, const char 
     if (!file)
         return CAIRN_NOMEM(err);
     TRY(cairn_json_load(&root, file, MAX_FILE, err));
-    TRY(build(out, root, file, err));
+    TRY(build(out, root, file, NULL, (struct cairn_span){0}, err));
 out:
     json_decref(root);
+    free(file);
+    return st;
+}
+
+/* The text without what lies in both spans, which are made empty. NULL: no memory. */
+static char *without(const char *text, size_t n, struct cairn_span a, struct cairn_span b, size_t *left)
+{
+    struct cairn_span first = a.at < b.at ? a : b, second = a.at < b.at ? b : a;
+    struct cairn_str s = {0};
+
+    cairn_str_add(&s, text, first.at);
+    cairn_str_puts(&s, text[first.at] == '{' ? "{}" : "[]");
+    cairn_str_add(&s, text + first.end, second.at - first.end);
+    cairn_str_puts(&s, text[second.at] == '{' ? "{}" : "[]");
+    cairn_str_add(&s, text + second.end, n - second.end);
+    *left = s.len;
+    return cairn_str_take(&s);
+}
+
+enum cairn_status cairn_tokenizer_load_decoder(struct cairn_tokenizer **out, const char *path, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *file = cairn_path_is_dir(path) ? cairn_path_join(path, "tokenizer.json") : cairn_format("%s", path), *text = NULL,
+         *rest = NULL;
+    struct cairn_span model, vocab, merges;
+    struct cairn_error why;
+    json_t *root = NULL;
+    size_t n, left;
+
+    if (!file)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_file_read(file, MAX_FILE, &text, &n, err));
+    if (cairn_skim_member(text, n, 0, "model", &model) && cairn_skim_member(text, model.end, model.at, "vocab", &vocab) &&
+        cairn_skim_member(text, model.end, model.at, "merges", &merges) && text[vocab.at] == '{' && text[merges.at] == '[') {
+        if (!(rest = without(text, n, vocab, merges, &left)))
+            TRY(CAIRN_NOMEM(err));
+        if (cairn_json_parse(&root, rest, left, file, &why) == CAIRN_OK && build(out, root, file, text, vocab, &why) == CAIRN_OK)
+            goto out;
+    }
+    TRY(cairn_tokenizer_load(out, file, err)); /* whatever is wrong with it: said as always */
+out:
+    json_decref(root);
+    free(rest);
+    free(text);
     free(file);
     return st;
 }

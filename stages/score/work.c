@@ -1,8 +1,8 @@
 /* work.c - the work of cairn-score: a committed rollout artefact in, a score artefact out, with the same units.
  *
- * A unit is graded and written by itself: advantages are made by group, and a group lies in one unit. Everybody reads all rollouts; of a task's share
- * (the units u with u % tasks == task) ranks take over what earlier attempts have finished, then grade the open ones in turn. What the metrics want of
- * other ranks' units are the verdicts: ranks tell them each other.
+ * A unit is graded and written by itself: advantages are made by group, and a group lies in one unit. Everybody reads all rollouts;
+ * of a task's share (the units u with u % tasks == task) ranks take over what earlier attempts have finished, then grade the open
+ * ones in turn. What the metrics want of other ranks' units are the verdicts: ranks tell them each other.
  */
 #include "stages/score/score.h"
 
@@ -48,7 +48,8 @@ static enum cairn_status units_find(struct reading *x, struct cairn_reader *from
                            x->rollouts.group[x->unit[u]], u));
     }
     if (x->unit[x->units] != x->rollouts.n)
-        TRY(cairn_fail(err, CAIRN_EDATA, "%s: its units do not hold %lld rollouts", cairn_reader_path(from), (long long)x->rollouts.n));
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: its units do not hold %lld rollouts", cairn_reader_path(from),
+                       (long long)x->rollouts.n));
 out:
     free(h);
     return st;
@@ -87,7 +88,7 @@ static enum cairn_status reading_open(struct reading *x, struct cairn_stage_ctx 
     TRY(cairn_prompts_of(ctx->run, &ctx->link, &x->files, &x->nfiles, err));
     TRY(graders_find(x, ctx, err));
     TRY(cairn_run_outside(ctx->run, "model.tokenizer", &tokenizer, err));
-    TRY(cairn_tokenizer_load(&x->tokenizer, tokenizer, err));
+    TRY(cairn_tokenizer_load_decoder(&x->tokenizer, tokenizer, err));
 out:
     cairn_reader_close(from);
     free(relative);
@@ -128,9 +129,9 @@ struct scoring {
     uint8_t *done, *ours, *told; /* (units) it is finished, by whomever; it is ours to make; the other ranks know that it is done */
     int64_t graded, total;       /* rollouts, for the bar: graded or taken over by this rank; of our share */
     int64_t graded_all, told_graded; /* by all ranks when they looked up last, and what this one said then */
-    int64_t begin;               /* of the unit at hand */
+    int64_t begin;                   /* of the unit at hand */
     int64_t adopted;
-    int whole;                   /* array task: its own share is finished, everything else is taken over */
+    int whole; /* array task: its own share is finished, everything else is taken over */
 };
 
 static int64_t unit_size(const struct scoring *x, int64_t u)
@@ -228,7 +229,8 @@ out:
 
 /* ---- ranks and tasks ------------------------------------------------------------------------------------------------ */
 
-/* What a rank says of itself when it looks up. For each unit that it has finished since, its number, verdicts, statuses, values follow. */
+/* What a rank says of itself when it looks up. For each unit that it has finished since, its number, verdicts, statuses, values
+ * follow. */
 struct report {
     int64_t idle, graded;
 };
@@ -280,9 +282,10 @@ static enum cairn_status report_read(struct scoring *x, int rank, const char *p,
     return CAIRN_OK;
 }
 
-/* All ranks look up. In: how this rank fares (*mine) and whether it has nothing left to do. What is returned is agreed; *mine is then how this rank
- * took in what the others said, for the next time. */
-static enum cairn_status look_up(struct scoring *x, enum cairn_status *mine, int nothing_left, int *all_idle, struct cairn_error *err)
+/* All ranks look up. In: how this rank fares (*mine) and whether it has nothing left to do. What is returned is agreed; *mine is
+ * then how this rank took in what the others said, for the next time. */
+static enum cairn_status look_up(struct scoring *x, enum cairn_status *mine, int nothing_left, int *all_idle,
+                                 struct cairn_error *err)
 {
     struct cairn_str out = {0};
     enum cairn_status st;
@@ -332,7 +335,8 @@ static enum cairn_status share_run(struct scoring *x, struct cairn_error *err)
     mine = units_adopt(x, err);
     TRY(look_up(x, &mine, 1, &all_idle, err));
     if (x->whole && x->ctx->world->rank == 0 && mine == CAIRN_OK && cairn_artefact_committed(x->ctx->dir))
-        mine = cairn_fail(err, CAIRN_EFENCED, "%s: committed by another task", x->ctx->dir); /* and what was there has been tidied away */
+        mine = cairn_fail(err, CAIRN_EFENCED, "%s: committed by another task",
+                          x->ctx->dir); /* and what was there has been tidied away */
     TRY(cairn_ranks_agree(x->ctx, "taking over", mine, err));
     divide(x);
     for (all_idle = 0; !all_idle;) {
@@ -379,7 +383,8 @@ out:
     return st;
 }
 
-/* An array task whose share is finished: if everything else is, too, it is taken over, else the artefact waits for the other tasks. */
+/* An array task whose share is finished: if everything else is, too, it is taken over, else the artefact waits for the other tasks.
+ */
 static enum cairn_status others_run(struct scoring *x, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK, mine = CAIRN_OK;
@@ -434,14 +439,16 @@ static enum cairn_status content_set(struct scoring *x, struct cairn_error *err)
 
     TRY(cairn_score_rewards(&x->s, &x->in.rollouts, &x->o, err));
     metrics = cairn_score_metrics(&x->s, &x->in.rollouts);
-    if (!metrics || json_object_set(m->content, "metrics", metrics) || json_object_set_new(m->content, "units", json_integer(x->in.units)))
+    if (!metrics || json_object_set(m->content, "metrics", metrics) ||
+        json_object_set_new(m->content, "units", json_integer(x->in.units)))
         TRY(CAIRN_NOMEM(err));
     for (int64_t i = 0; i < x->in.rollouts.n; i++)
         by_time += x->s.status[i] == CAIRN_VERDICT_TIMEOUT || x->s.status[i] == CAIRN_VERDICT_CRASHED;
     if (by_time && json_object_set_new(m->content, "nondeterministic", json_integer(by_time)))
         TRY(CAIRN_NOMEM(err));
     if (by_time)
-        cairn_warn("%lld rollouts have no verdict because their grader crashed or took too long: this step's scores may come out otherwise next time",
+        cairn_warn("%lld rollouts have no verdict because their grader crashed or took too long: this step's scores may come out "
+                   "otherwise next time",
                    (long long)by_time);
     if (x->adopted && json_object_set_new(m->info, "adopted", json_integer(x->adopted)))
         TRY(CAIRN_NOMEM(err));
