@@ -383,16 +383,9 @@ static enum cairn_status attention(struct bench *b)
                                      tensor(b, CAIRN_F32, 2, n, H, 0), keys,  0.16f};
         snprintf(name, sizeof name, "attention N=%d of %d, H=%d W=%d T=%d", (int)n, (int)len, (int)H, (int)W, (int)T);
         TRY(line(b, name, call_attention, &a, 2 * pairs * (double)(H * (W + C)), 0));
-        g = (struct cairn_attention_bwd){a.q,
-                                         a.idx,
-                                         a.o,
-                                         a.lse,
-                                         tensor(b, CAIRN_F32, 3, n, H, C),
-                                         tensor(b, CAIRN_F32, 3, n, H, W),
-                                         tensor(b, CAIRN_F32, 2, n, W, 0),
-                                         keys,
-                                         0.16f,
-                                         0};
+        g = (struct cairn_attention_bwd){.q = a.q, .idx = a.idx, .o = a.o, .lse = a.lse, .keys = keys, .scale = 0.16f};
+        g.d_o = tensor(b, CAIRN_F32, 3, n, H, C);
+        g.dq = tensor(b, CAIRN_F32, 3, n, H, W), g.dk = tensor(b, CAIRN_F32, 2, n, W, 0);
         snprintf(name, sizeof name, "attention_bwd N=%d of %d, H=%d W=%d T=%d", (int)n, (int)len, (int)H, (int)W, (int)T);
         TRY(line(b, name, call_attention_bwd, &g, 2 * pairs * (double)(H * (3 * W + 2 * C)), 0));
         forget(b);
