@@ -39,6 +39,7 @@
 
 #include "base/digest.h"
 #include "base/status.h"
+#include "ckpt/checkline.h"
 #include "ckpt/shard.h"
 #include "ckpt/tiles.h"
 
@@ -133,9 +134,5 @@ enum cairn_status cairn_manifest_head(struct cairn_manifest_head *out, const cha
 enum cairn_status cairn_shard_entry_text(const struct cairn_shard_entry *e, char **out, size_t *n, struct cairn_error *err);
 enum cairn_status cairn_shard_entry_parse(struct cairn_shard_entry **out, const char *text, size_t n, const char *where,
                                           struct cairn_error *err);
-
-/* Any JSON document with a check line of that kind (markers, epochs): obj is borrowed; text malloc'ed. */
-enum cairn_status cairn_checked_text(const json_t *obj, char **out, size_t *n, struct cairn_error *err);
-enum cairn_status cairn_checked_parse(json_t **out, const char *text, size_t n, const char *where, struct cairn_error *err);
 
 #endif

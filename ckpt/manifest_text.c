@@ -1,4 +1,4 @@
-/* manifest_text.c - the text of manifests, shard entries and other checked documents, and back. Nothing that a file says
+/* manifest_text.c - the text of manifests and shard entries, and back. Nothing that a file says
  * is used before its check line and its bounds have held. */
 #include "ckpt/manifest.h"
 
@@ -13,79 +13,8 @@
 #include "base/str.h"
 #include "ckpt/beneath.h"
 
-#define CHECK_HEAD "  \"check\": \""
-#define CHECK_TAIL "\"\n}\n"
-#define CHECK_LEN (sizeof CHECK_HEAD - 1 + 32 + sizeof CHECK_TAIL - 1)
 #define MAX_SHARDS (1 << 20)
 #define MAX_SLICES (1 << 24)
-
-/* --- the check line --- */
-
-static enum cairn_status finish_text(struct cairn_str *s, char **out, size_t *n, struct cairn_error *err)
-{
-    char hex[33];
-
-    if (!s->oom) {
-        cairn_digest_hex(cairn_digest_bytes(s->p, s->len), hex);
-        cairn_str_printf(s, CHECK_HEAD "%s" CHECK_TAIL, hex);
-    }
-    if (s->oom) {
-        cairn_str_free(s);
-        return CAIRN_NOMEM(err);
-    }
-    *n = s->len;
-    *out = cairn_str_take(s);
-    return CAIRN_OK;
-}
-
-/* Length of what the check covers. */
-static enum cairn_status check_text(const char *text, size_t n, const char *where, size_t *covered, struct cairn_error *err)
-{
-    char want[CHECK_LEN + 1], hex[33];
-
-    if (n < CHECK_LEN)
-        return cairn_fail(err, CAIRN_EDATA, "%s: damaged: %zu bytes are too few to hold its check line", where, n);
-    *covered = n - CHECK_LEN;
-    cairn_digest_hex(cairn_digest_bytes(text, *covered), hex);
-    snprintf(want, sizeof want, CHECK_HEAD "%s" CHECK_TAIL, hex);
-    if (memcmp(text + *covered, want, CHECK_LEN))
-        return cairn_fail(err, CAIRN_EDATA, "%s: damaged: its check line does not hold", where);
-    return CAIRN_OK;
-}
-
-enum cairn_status cairn_checked_text(const json_t *obj, char **out, size_t *n, struct cairn_error *err)
-{
-    struct cairn_str s = {0};
-    const char *key;
-    json_t *v;
-
-    cairn_str_puts(&s, "{\n");
-    json_object_foreach((json_t *)(uintptr_t)obj, key, v) {
-        cairn_str_puts(&s, "  ");
-        cairn_json_put_string(&s, key, strlen(key));
-        cairn_str_puts(&s, ": ");
-        cairn_json_canonical(&s, v);
-        cairn_str_puts(&s, ",\n");
-    }
-    return finish_text(&s, out, n, err);
-}
-
-enum cairn_status cairn_checked_parse(json_t **out, const char *text, size_t n, const char *where, struct cairn_error *err)
-{
-    enum cairn_status st;
-    size_t covered;
-    json_t *obj = NULL;
-
-    TRY(check_text(text, n, where, &covered, err));
-    TRY(cairn_json_parse(&obj, text, n, where, err));
-    if (!json_is_object(obj))
-        TRY(cairn_fail(err, CAIRN_EDATA, "%s: expected an object", where));
-    *out = obj;
-    obj = NULL;
-out:
-    json_decref(obj);
-    return st;
-}
 
 /* --- writing --- */
 
@@ -151,7 +80,7 @@ enum cairn_status cairn_shard_entry_text(const struct cairn_shard_entry *e, char
     put_entry_head(&s, e);
     put_entry_body(&s, e, 2);
     cairn_str_puts(&s, ",\n");
-    return finish_text(&s, out, n, err);
+    return cairn_checked_finish(&s, out, n, err);
 }
 
 /* "a2/rank0000.h5" -> "a2/rank0000.json" */
@@ -235,7 +164,7 @@ enum cairn_status cairn_manifest_text(const struct cairn_manifest *m, char **out
         cairn_str_putc(&s, '}');
     }
     cairn_str_puts(&s, "],\n");
-    st = finish_text(&s, out, n, err);
+    st = cairn_checked_finish(&s, out, n, err);
 out:
     cairn_str_free(&s);
     return st;
@@ -586,7 +515,7 @@ enum cairn_status cairn_manifest_head(struct cairn_manifest_head *out, const cha
     if (!m)
         return CAIRN_NOMEM(err);
     TRY(read_manifest(dir, &text, &n, &where, err));
-    TRY(check_text(text, n, where, &covered, err));
+    TRY(cairn_checked_hold(text, n, where, &covered, err));
     cut = memmem(text, n, mark, sizeof mark - 1);
     if (cut) {
         memcpy(cut, "}", 1);
