@@ -19,9 +19,9 @@
 #include "stages/common/begin.h"
 
 #define NUMBER_MAX 9999
-#define BYTES_MAX (1 << 20)
-#define SET_MAX 1024
-#define SL (CAIRN_SCIENCE | CAIRN_LAYOUT)
+#define BYTES_MAX  (1 << 20)
+#define SET_MAX    1024
+#define SL         (CAIRN_SCIENCE | CAIRN_LAYOUT)
 
 static char *amendment_path(const struct cairn_run *r, int number)
 {
@@ -52,7 +52,8 @@ static enum cairn_status frozen_copy(const struct cairn_run *r, struct cairn_rec
     return st;
 }
 
-static enum cairn_status lay(struct cairn_recipe *recipe, const struct cairn_run *r, const struct cairn_amendment *a, struct cairn_error *err)
+static enum cairn_status lay(struct cairn_recipe *recipe, const struct cairn_run *r, const struct cairn_amendment *a,
+                             struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     char *path = amendment_path(r, a->number);
@@ -71,8 +72,8 @@ out:
 }
 
 /* The frozen recipe with the first n of them whose from_step is at most `step`. */
-static enum cairn_status view_make(const struct cairn_run *r, const struct cairn_amendments *a, int n, int64_t step, struct cairn_recipe **out,
-                                   struct cairn_error *err)
+static enum cairn_status view_make(const struct cairn_run *r, const struct cairn_amendments *a, int n, int64_t step,
+                                   struct cairn_recipe **out, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_recipe *recipe = NULL;
@@ -93,17 +94,17 @@ enum cairn_status cairn_amendments_first(const struct cairn_run *r, int n, struc
     return view_make(r, r->amendments, n, INT64_MAX, out, err);
 }
 
-/* "a.b.c=..." as overrides that give a.b.c the value it has in `frozen`: at the topmost place that is null there, else the value itself. */
-static enum cairn_status key_revert(const struct cairn_recipe *frozen, const char *set, struct cairn_recipe *recipe, struct cairn_error *err)
+/* "a.b.c=..." as one or two overrides (malloc'ed, at out[*n]) that give a.b.c the value it has in `frozen`: at the topmost place
+ * that is null there, else the value itself. */
+static enum cairn_status key_revert(const struct cairn_recipe *frozen, const char *set, char **out, int *n, struct cairn_error *err)
 {
-    enum cairn_status st = CAIRN_OK;
     char *key = strndup(set, strcspn(set, "=")), *dot;
-    struct cairn_str text[2] = {0};
-    const char *overrides[2];
+    struct cairn_str text = {0};
     const json_t *v;
+    int want;
 
     if (!key)
-        TRY(CAIRN_NOMEM(err));
+        return CAIRN_NOMEM(err);
     v = cairn_recipe_get(frozen, key);
     while (!v && (dot = strrchr(key, '.'))) { /* up to the last one that has no value */
         *dot = 0;
@@ -112,35 +113,43 @@ static enum cairn_status key_revert(const struct cairn_recipe *frozen, const cha
             break;
         }
     }
-    cairn_str_printf(&text[0], "%s=null", key);
-    cairn_str_printf(&text[1], "%s=", key);
-    cairn_scalar_put_flow(&text[1], v);
-    if (text[0].oom || text[1].oom)
-        TRY(CAIRN_NOMEM(err));
-    overrides[0] = text[0].p; /* maps would merge: first away with what is there */
-    overrides[1] = text[1].p;
-    TRY(cairn_recipe_apply(recipe, v ? 2 : 1, overrides, NULL, err));
-out:
-    cairn_str_free(&text[0]);
-    cairn_str_free(&text[1]);
+    want = *n + 1 + (v != NULL);
+    cairn_str_printf(&text, "%s=", key);
+    cairn_scalar_put_flow(&text, v);
+    out[*n] = cairn_format("%s=null", key); /* maps would merge: first away with what is there */
+    *n += out[*n] != NULL;
     free(key);
-    return st;
+    if (v && *n + 1 == want) {
+        out[*n] = cairn_str_take(&text);
+        *n += out[*n] != NULL;
+    }
+    cairn_str_free(&text);
+    return *n == want ? CAIRN_OK : CAIRN_NOMEM(err);
 }
 
 enum cairn_status cairn_amendments_revert(const struct cairn_run *r, int n, struct cairn_recipe *recipe, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_str diff = {0};
+    size_t keys = 0;
+    char **list = NULL;
+    int count = 0;
 
+    for (int i = 0; i < n; i++)
+        keys += json_array_size(r->amendments->amendment[i].set);
+    if (!(list = calloc(2 * keys + 1, sizeof *list)))
+        TRY(CAIRN_NOMEM(err));
     for (int i = n - 1; i >= 0; i--) {
         const json_t *set = r->amendments->amendment[i].set;
 
         for (size_t k = json_array_size(set); k-- > 0;)
-            TRY(key_revert(r->frozen, json_string_value(json_array_get(set, k)), recipe, err));
+            TRY(key_revert(r->frozen, json_string_value(json_array_get(set, k)), list, &count, err));
     }
+    TRY(cairn_recipe_apply(recipe, count, (const char *const *)list, NULL, err)); /* together: one key may need another */
     if (cairn_recipe_diff(r->frozen, recipe, SL, &diff))
         TRY(CAIRN_BUG(err, "an amendment could not be taken back"));
 out:
+    cairn_strings_free(list, count);
     cairn_str_free(&diff);
     return st;
 }
@@ -201,7 +210,8 @@ static enum cairn_status amendment_read(const struct cairn_run *r, int number, s
     TRY(cairn_json_string(o, "format", &format, path, err));
     TRY(cairn_json_i64(o, "version", 1, INT64_MAX, &version, path, err));
     if (strcmp(format, "cairn amendment") || version != 1)
-        TRY(cairn_fail(err, CAIRN_EDATA, "%s: \"%.40s\" version %lld is nothing that this cairn reads", path, format, (long long)version));
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: \"%.40s\" version %lld is nothing that this cairn reads", path, format,
+                       (long long)version));
     TRY(cairn_json_i64(o, "number", 1, NUMBER_MAX, &said, path, err));
     TRY(cairn_json_i64(o, "from_step", 1, 999999999, &a->from_step, path, err));
     TRY(cairn_json_string(o, "run", &uuid, path, err));
@@ -209,7 +219,8 @@ static enum cairn_status amendment_read(const struct cairn_run *r, int number, s
     TRY(cairn_json_f64(o, "wall", &a->wall_s, path, err));
     TRY(cairn_json_array(o, "set", &set, path, err));
     if (said != number || strcmp(uuid, r->uuid))
-        TRY(cairn_fail(err, CAIRN_EDATA, "%s: is amendment %lld of run %.32s; it does not belong here", path, (long long)said, uuid));
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: is amendment %lld of run %.32s; it does not belong here", path, (long long)said,
+                       uuid));
     if (!cairn_digest_parse(hex, hash) || json_array_size(set) < 1 || json_array_size(set) > SET_MAX)
         TRY(cairn_fail(err, CAIRN_EDATA, "%s: malformed", path));
     for (size_t i = 0; i < json_array_size(set); i++) {
@@ -284,14 +295,17 @@ enum cairn_status cairn_amendments_load(struct cairn_amendments **out, const str
 
         free(path);
         if (!there)
-            TRY(cairn_fail(err, CAIRN_EDATA, "%s/recipe.amend-%04d.json is missing, though there is one numbered %d", r->dir, i + 1, highest));
+            TRY(cairn_fail(err, CAIRN_EDATA, "%s/recipe.amend-%04d.json is missing, though there is one numbered %d", r->dir, i + 1,
+                           highest));
         TRY(amendment_read(r, i + 1, &a->amendment[i], &want, err));
         a->n = i + 1;
         TRY(lay(recipe, r, &a->amendment[i], err));
         TRY(cairn_recipe_hash(recipe, &have, err));
         if (!cairn_digest_equal(want, have))
-            TRY(cairn_fail(err, CAIRN_EDATA, "%s/recipe.yaml is not what amendment %d was laid over: somebody changed a science or layout key by hand",
-                           r->dir, i + 1));
+            TRY(cairn_fail(
+                err, CAIRN_EDATA,
+                "%s/recipe.yaml is not what amendment %d was laid over: somebody changed a science or layout key by hand", r->dir,
+                i + 1));
     }
     TRY(views_make(r, a, err));
     *out = a;
@@ -309,8 +323,8 @@ json_t *cairn_amendments_json(const struct cairn_run *r)
     for (int i = 0; list && r->amendments && i < r->amendments->n; i++) {
         const struct cairn_amendment *a = &r->amendments->amendment[i];
 
-        if (json_array_append_new(list, json_pack("{s:i, s:I, s:O, s:f}", "number", a->number, "from_step", (json_int_t)a->from_step, "set", a->set,
-                                                  "wall", a->wall_s))) {
+        if (json_array_append_new(list, json_pack("{s:i, s:I, s:O, s:f}", "number", a->number, "from_step",
+                                                  (json_int_t)a->from_step, "set", a->set, "wall", a->wall_s))) {
             json_decref(list);
             list = NULL;
         }
@@ -366,7 +380,8 @@ static enum cairn_status reached_look(void *arg, const struct cairn_artefact *a,
     int64_t step;
 
     (void)err;
-    if (!slash || !((top == 4 && (!strncmp(a->path, "step", 4) || !strncmp(a->path, "eval", 4))) || (top == 6 && !strncmp(a->path, "policy", 6))))
+    if (!slash || !((top == 4 && (!strncmp(a->path, "step", 4) || !strncmp(a->path, "eval", 4))) ||
+                    (top == 6 && !strncmp(a->path, "policy", 6))))
         return CAIRN_OK;
     snprintf(number, sizeof number, "%.*s", (int)strcspn(slash + 1, "/"), slash + 1);
     if (!cairn_parse_i64(number, &step) || step < x->from || (x->path[0] && step <= x->step))
@@ -376,7 +391,8 @@ static enum cairn_status reached_look(void *arg, const struct cairn_artefact *a,
     return CAIRN_OK;
 }
 
-/* Nobody may be making something of these steps by the recipe as it was: of this host that is certain (lock or not), of others it is told. */
+/* Nobody may be making something of these steps by the recipe as it was: of this host that is certain (lock or not), of others it
+ * is told. */
 static enum cairn_status idle_check(const struct cairn_run *r, int64_t from, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -390,11 +406,12 @@ static enum cairn_status idle_check(const struct cairn_run *r, int64_t from, str
         int at_work = dir ? cairn_artefact_at_work(dir, &who) : 0;
 
         if (at_work > 0)
-            st = cairn_fail(err, CAIRN_EAGAIN, "%s is being made by pid %lld on %s, by the recipe as it is; stop it, or amend from a later step on",
+            st = cairn_fail(err, CAIRN_EAGAIN,
+                            "%s is being made by pid %lld on %s, by the recipe as it is; stop it, or amend from a later step on",
                             dir, (long long)who.pid, who.host);
         else if (at_work < 0)
-            cairn_warn("%s was begun by pid %lld on %s%s%s; if that is still at work, stop it before the chain goes on", dir, (long long)who.pid,
-                       who.host, who.job[0] ? ", job " : "", who.job);
+            cairn_warn("%s was begun by pid %lld on %s%s%s; if that is still at work, stop it before the chain goes on", dir,
+                       (long long)who.pid, who.host, who.job[0] ? ", job " : "", who.job);
         free(dir);
         TRY(st);
     }
@@ -434,7 +451,8 @@ static const char *line_refused(const char *line)
 }
 
 /* What is wrong with changing `before` into `after`, by class and key. */
-static enum cairn_status change_check(const struct cairn_recipe *before, const struct cairn_recipe *after, int64_t step, struct cairn_error *err)
+static enum cairn_status change_check(const struct cairn_recipe *before, const struct cairn_recipe *after, int64_t step,
+                                      struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_str lines = {0};
@@ -442,7 +460,8 @@ static enum cairn_status change_check(const struct cairn_recipe *before, const s
 
     if (cairn_recipe_diff(before, after, CAIRN_OPS, &lines)) {
         lines.p[strcspn(lines.p, "\n")] = 0;
-        TRY(cairn_fail(err, CAIRN_ERECIPE, "%s: this key changes no number, it may change at any `cairn run RECIPE --run DIR key=value`", lines.p));
+        TRY(cairn_fail(err, CAIRN_ERECIPE,
+                       "%s: this key changes no number, it may change at any `cairn run RECIPE --run DIR key=value`", lines.p));
     }
     cairn_str_clear(&lines);
     cairn_recipe_diff(before, after, SL | CAIRN_MOVED, &lines);
@@ -459,9 +478,10 @@ out:
     return st;
 }
 
-/* At step `step`: the recipe with the amendments that there are, and with the new one behind them. Lines of the difference to diff. */
-static enum cairn_status change_at(const struct cairn_run *r, int64_t step, int n, const char *const *set, struct cairn_str *diff, int *changes,
-                                   struct cairn_error *err)
+/* At step `step`: the recipe with the amendments that there are, and with the new one behind them. Lines of the difference to diff.
+ */
+static enum cairn_status change_at(const struct cairn_run *r, int64_t step, int n, const char *const *set, struct cairn_str *diff,
+                                   int *changes, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_recipe *before = NULL, *after = NULL;
@@ -489,7 +509,8 @@ static enum cairn_status amendment_write(const struct cairn_run *r, int number, 
     int made = 0;
     size_t n;
 
-    if (!path || getrandom(&nonce, sizeof nonce, 0) != sizeof nonce || !(tmp = cairn_format("%s.tmp.%016llx", path, (unsigned long long)nonce)))
+    if (!path || getrandom(&nonce, sizeof nonce, 0) != sizeof nonce ||
+        !(tmp = cairn_format("%s.tmp.%016llx", path, (unsigned long long)nonce)))
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_checked_text(o, &text, &n, err));
     TRY(cairn_file_create(tmp, text, n, err));
@@ -559,8 +580,8 @@ enum cairn_status cairn_run_amend(struct cairn_run *r, int64_t from, int n, cons
     }
     TRY(cairn_artefact_walk(r->dir, reached_look, &reached, err));
     if (reached.path[0])
-        TRY(cairn_fail(err, CAIRN_ERECIPE, "%s is committed: it was made by the recipe as it is; amend from step %lld on, or later", reached.path,
-                       (long long)reached.step + 1));
+        TRY(cairn_fail(err, CAIRN_ERECIPE, "%s is committed: it was made by the recipe as it is; amend from step %lld on, or later",
+                       reached.path, (long long)reached.step + 1));
     TRY(idle_check(r, from, err));
     if (have >= NUMBER_MAX)
         TRY(cairn_fail(err, CAIRN_ERECIPE, "%s has %d amendments; there is no room for more", r->dir, have));
@@ -575,8 +596,9 @@ enum cairn_status cairn_run_amend(struct cairn_run *r, int64_t from, int n, cons
         if (json_array_append_new(list, json_string(set[i])))
             TRY(cairn_fail(err, CAIRN_ERECIPE, "\"%.80s\" is not UTF-8", set[i]));
     cairn_digest_hex(hash, hex);
-    o = json_pack("{s:s, s:i, s:i, s:s, s:I, s:O, s:s, s:s, s:f}", "format", "cairn amendment", "version", 1, "number", *number, "run", r->uuid,
-                  "from_step", (json_int_t)from, "set", list, "recipe", hex, "cairn", cairn_build_version(), "wall", cairn_wall_s());
+    o = json_pack("{s:s, s:i, s:i, s:s, s:I, s:O, s:s, s:s, s:f}", "format", "cairn amendment", "version", 1, "number", *number,
+                  "run", r->uuid, "from_step", (json_int_t)from, "set", list, "recipe", hex, "cairn", cairn_build_version(), "wall",
+                  cairn_wall_s());
     if (!o)
         TRY(CAIRN_NOMEM(err));
     TRY(amendment_write(r, *number, o, err));

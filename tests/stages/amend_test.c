@@ -39,9 +39,13 @@ static void test_views(void **state)
         int64_t samples;
         const char *why;
     } row[] = {
-        {0, 1e-2, 3, "before all of them"}, {2, 1e-2, 3, "the step before the first"}, {3, 5e-3, 3, "the first"},
-        {4, 5e-3, 3, "between"},            {5, 5e-3, 6, "the third, which has an earlier step than the second"},
-        {8, 2e-3, 6, "the second"},         {1000, 2e-3, 6, "for ever"},
+        {0, 1e-2, 3, "before all of them"},
+        {2, 1e-2, 3, "the step before the first"},
+        {3, 5e-3, 3, "the first"},
+        {4, 5e-3, 3, "between"},
+        {5, 5e-3, 6, "the third, which has an earlier step than the second"},
+        {8, 2e-3, 6, "the second"},
+        {1000, 2e-3, 6, "for ever"},
     };
     struct cairn_digest hash[COUNT(row)];
     struct cairn_run *run;
@@ -66,8 +70,10 @@ static void test_views(void **state)
         assert_true(cairn_digest_equal(run->hash, hash[i]));
         assert_ptr_equal(run->recipe, cairn_run_recipe(run, row[i].step));
     }
-    assert_true(cairn_digest_equal(hash[0], hash[1]) && cairn_digest_equal(hash[2], hash[3]) && cairn_digest_equal(hash[5], hash[6]));
-    assert_false(cairn_digest_equal(hash[1], hash[2]) || cairn_digest_equal(hash[3], hash[4]) || cairn_digest_equal(hash[4], hash[5]));
+    assert_true(cairn_digest_equal(hash[0], hash[1]) && cairn_digest_equal(hash[2], hash[3]) &&
+                cairn_digest_equal(hash[5], hash[6]));
+    assert_false(cairn_digest_equal(hash[1], hash[2]) || cairn_digest_equal(hash[3], hash[4]) ||
+                 cairn_digest_equal(hash[4], hash[5]));
     cairn_run_close(run);
     lab_close(&l);
 }
@@ -85,6 +91,8 @@ static void test_revert(void **state)
         {"rollout.stop=[7, \"x\"]", NULL, "a list where null was"},
         {"train.betas=[0.8, 0.9]", "train.clip={low: 0.1}", "a list, and a map that merges"},
         {"score.clamp=5", "score.clamp=6", "twice the same"},
+        {"train.on_policy=correct", "train.correction=tis", "one key needs the other"},
+        {"train.correction=tis", "train.on_policy=correct", "... the other way round"},
     };
 
     (void)state;
