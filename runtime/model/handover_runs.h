@@ -1,6 +1,6 @@
 /* handover_runs.h - the tables of ops transfer, tiles and ship for a handover: made once on the host, kept on the device.
  *
- * A table is many calls' rows, one after the other; a call takes the rows between two marks. Private to handover*.c.
+ * A table is many calls' rows, one after the other; a call takes the rows between two marks. For handover*.c and sums.c.
  */
 #ifndef CAIRN_MODEL_HANDOVER_RUNS_H
 #define CAIRN_MODEL_HANDOVER_RUNS_H

@@ -14,6 +14,7 @@
 #include "base/str.h"
 #include "ckpt/convert.h"
 #include "model/hf.h"
+#include "model/sums.h"
 #include "model/values.h"
 
 #define PIECE       ((int64_t)64 << 20)
@@ -166,7 +167,7 @@ static enum cairn_status save_shard(const struct cairn_source *src, struct cairn
     enum cairn_status st = CAIRN_OK;
     struct cairn_slice *slice = calloc((size_t)(end - begin) + 1, sizeof(*slice));
     struct names *names = calloc((size_t)(end - begin) + 1, sizeof(*names));
-    const struct cairn_shard_opts so = {.identity = identity, .hollow = o->hollow};
+    const struct cairn_shard_opts so = {.identity = identity, .hollow = o->told != NULL};
     struct cairn_shard *w = NULL;
     int n = 0;
 
@@ -188,7 +189,9 @@ static enum cairn_status save_shard(const struct cairn_source *src, struct cairn
     TRY(cairn_attempt_shard(a, &w, name, slice, n, &so, err));
     n = 0;
     for (int i = begin; i < end; i++)
-        if (wanted(src->table, o, i))
+        if (wanted(src->table, o, i) && o->told)
+            TRY(cairn_shard_tell(w, n++, o->told[i], err));
+        else if (wanted(src->table, o, i))
             TRY(save_tensor(src, o, i, w, n++, g, bar, done, err));
     TRY(cairn_attempt_shard_done(a, &w, entry, err));
 out:
@@ -436,12 +439,15 @@ static enum cairn_status read_copy(void *arg, int i, int64_t begin, int64_t n, e
 enum cairn_status cairn_trainer_save(const struct cairn_optimizer *o, struct cairn_attempt *a, struct cairn_manifest *manifest,
                                      const struct cairn_trainer_save_opts *opts, struct cairn_error *err)
 {
+    struct cairn_digest *told = NULL;
     enum cairn_status st = CAIRN_OK;
     const struct {
         const struct cairn_store *store;
         const char *stem, *prefix;
     } set[] = {{&o->master, "master", "master:"}, {&o->m, "m", "m:"}, {&o->v, "v", "v:"}};
 
+    if (opts->hollow && (opts->h_values || !(told = calloc((size_t)o->table->count + 1, sizeof *told))))
+        TRY(opts->h_values ? CAIRN_BUG(err, "copies that are told of") : CAIRN_NOMEM(err));
     for (int i = 0; i < 3; i++) {
         struct cairn_store_source from = {set[i].store, o->k};
         struct copy_source copy = {set[i].store, opts->h_values ? opts->h_values[i] : NULL};
@@ -454,15 +460,18 @@ enum cairn_status cairn_trainer_save(const struct cairn_optimizer *o, struct cai
                                            .identity = opts->identity,
                                            .share = o->ranks > 1 ? set[i].store : NULL,
                                            .through = opts->through,
-                                           .hollow = opts->hollow};
+                                           .told = told};
 
         if (o->ranks > 1)
             snprintf(stem, sizeof stem, "%s-r%04d", set[i].stem, o->rank);
         else
             snprintf(stem, sizeof stem, "%s", set[i].stem);
+        if (told)
+            TRY(cairn_store_sums(set[i].store, set[i].prefix, o->k, told, err));
         TRY(cairn_save(&src, a, manifest, &so, err));
     }
 out:
+    free(told);
     return st;
 }
 

@@ -38,7 +38,7 @@ struct cairn_save_opts {
     const char *what;                /* name of a progress bar, or NULL */
     const struct cairn_store *share; /* or NULL; only the rows that this store has, as parts of the tensors (shares.h) */
     int through;                     /* 1: a stop that is requested does not end it */
-    int hollow;                      /* 1: digested, not written (ckpt/shard.h) */
+    const struct cairn_digest *told; /* or NULL: [table->count] sums of the tensors as they would be written: told, not written (hollow, ckpt/shard.h) */
 };
 
 /* Writes the set into the attempt. manifest (may be NULL: the shards' entry files are there for whoever commits): gets the entries.
@@ -73,7 +73,8 @@ enum cairn_status cairn_load(struct cairn_store *s, struct cairn_reader *r, cons
  * as sets "master-r0001" and so on, into one attempt; any number of ranks reads it. */
 struct cairn_trainer_save_opts {
     const char *identity; /* as in cairn_save_opts */
-    int through, hollow;
+    int through;
+    int hollow; /* 1: told, not written: the device makes the digests */
     const float *const
         *h_values; /* or NULL: from these copies instead of the stores (cairn_trainer_snapshot); o is read for its shape only */
 };
