@@ -53,6 +53,7 @@ struct attention_job {
     /* forward, where rows may go together and there are many: (N), the last rows first; else NULL, and each block looks for itself */
     struct attention_tile *tiles;
     uint8_t *joined; /* (N) row n goes with row n - 1 */
+    int32_t *ticket; /* of the next tile */
     /* backward: rows n0 .. n0 + run (with rows.rest: of that list), what they give to their keys, and where. A run's length changes
      * no bit. */
     int64_t n0;

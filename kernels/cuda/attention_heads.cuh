@@ -150,7 +150,8 @@ template <int TILES> __device__ static inline void step_product(float (&l)[32], 
     wgmma_commit();
 }
 
-/* Barriers: 64 threads bring into `loaded`; the eight warps of both warpgroups give back; `ready` is a warpgroup's own. */
+/* Barriers: 64 threads bring into `loaded`; who multiplies gives back, each thread for itself what it read by itself; `ready` is a
+ * warpgroup's own. */
 struct heads_bars {
     uint64_t loaded[2], unused[2], ready[2];
 };
@@ -160,17 +161,16 @@ __device__ static inline void heads_bars_init(struct heads_bars *b)
 {
     for (int i = 0; i < 2; i++) {
         barrier_init(&b->loaded[i], 64);
-        barrier_init(&b->unused[i], 8);
+        barrier_init(&b->unused[i], 256);
         barrier_init(&b->ready[i], 128);
     }
 }
 
-/* A warp is through with a buffer. */
+/* This thread is through with a buffer, and its warp with what it wrote for it. */
 __device__ static inline void give_back(struct heads_bars *b, int buffer)
 {
     __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        barrier_arrive(&b->unused[buffer]);
+    barrier_arrive(&b->unused[buffer]);
 }
 
 #endif

@@ -173,12 +173,12 @@ __global__ void __launch_bounds__(THREADS, 1) attention_heads_key_tiles(const __
     from = s->span.first / STEP;
     to = s->span.len > k.longest ? from : (s->span.len + STEP - 1) / STEP; /* of a longer one: zeros */
     if (threadIdx.x < 256) {
-        registers_more<240>();
+        registers_more<232>();
         sum_rows(&k, h, from, to, s);
     } else {
         int t = threadIdx.x % 64, buffer = threadIdx.x % 128 / 64;
 
-        registers_less<24>();
+        registers_less<40>();
         for (int b = from + buffer; b < to; b += 2) {
             int p = b * STEP + t, there = p < s->span.len;
             int64_t at = (s->span.row0 + (int64_t)(there ? p : 0)) * k.H + h;

@@ -201,12 +201,46 @@ void attention_rows_make(struct call *c, const struct attention_job *k)
 #define LISTED_LEAST 512 /* rows: fewer are looked for by the tiles themselves, which costs a block what the list costs the call */
 #endif
 #define EACH         16  /* rows of a thread */
+#define MASK_WORDS   128 /* 32 positions each, of those that attention_wgmma_form has masks for */
+
+#if HAVE_WGMMA
+
+/* Mask of a row by position (plan_masks), whose list is checked on the way. A warp; room: 2 words. */
+__device__ static inline void row_mask(const struct attention_job *k, int64_t n, uint32_t *room)
+{
+    int each = k->keys.pos[n] + 1, lane = threadIdx.x % 32;
+    const int32_t *idx = k->idx + n * k->T;
+
+    for (int i = lane; i < 2 * k->words; i += 32) {
+        int left = each <= k->T ? each - i * 32 : 0;
+
+        room[i] = left >= 32 ? 0xffffffffu : left > 0 ? (1u << left) - 1 : 0;
+    }
+    __syncwarp();
+    if (each > k->T)
+#pragma unroll 4
+        for (int j = lane; j < k->T; j += 32) {
+            int at = idx[j], before = idx[j ? j - 1 : 0];
+
+            if (choice_fits(&k->keys, at, j, before, each - 1))
+                atomicOr(room + at / 32, 1u << at % 32);
+        }
+    __syncwarp();
+    for (int i = lane; i < k->words; i += 32)
+        k->mask[n * k->words + i] = (uint64_t)room[2 * i + 1] << 32 | room[2 * i];
+}
+
+#endif
 
 __global__ void __launch_bounds__(LOOK_THREADS) tiles_look(struct attention_job k)
 {
 #if HAVE_WGMMA
+    __shared__ uint32_t room[LOOK_THREADS / 32][MASK_WORDS];
     int64_t n = (int64_t)blockIdx.x * (LOOK_THREADS / 32) + threadIdx.x / 32;
 
+    /* rows whose tile may reach behind T; a tile has positions of one group */
+    if (n < k.N && k.words && by_position(&k, n) && k.keys.pos[n] / k.G * k.G + k.G > k.T)
+        row_mask(&k, n, room[threadIdx.x / 32]);
     if (n < k.N && follows(&k, n)) { /* the whole warp */
         int good = own_key_finite(&k, n);
 
@@ -243,6 +277,8 @@ __global__ void __launch_bounds__(SORT_THREADS) tiles_list(struct attention_job 
             k.tiles[at++] = {(int32_t)n, rows};
         }
     }
+    if (!threadIdx.x)
+        *k.ticket = 0;
     for (int64_t i = found + threadIdx.x; i < k.N; i += SORT_THREADS)
         k.tiles[i] = {-1, 0};
 }
@@ -255,8 +291,8 @@ size_t attention_tiles_room(struct attention_job *k, char *room)
     if (room && masks)
         k->mask = (uint64_t *)room;
     if (room && tiles)
-        k->tiles = (struct attention_tile *)(room + masks), k->joined = (uint8_t *)(room + masks + tiles);
-    return masks + tiles + (tiles ? (size_t)k->N : 0);
+        k->tiles = (struct attention_tile *)(room + masks), k->ticket = (int32_t *)(room + masks + tiles), k->joined = (uint8_t *)(k->ticket + 1);
+    return masks + tiles + (tiles ? sizeof *k->ticket + (size_t)k->N : 0);
 }
 
 void attention_tiles_make(struct call *c, const struct attention_job *k)
