@@ -139,7 +139,7 @@ endif
 TEST_SRC := $(wildcard tests/runtime/*/*_test.c tests/kernels/*_test.c tests/ckpt/*_test.c tests/conformance/*_test.c \
                        tests/stages/*_test.c tests/tools/*_test.c)
 # Those that take longest begin first, so that no core waits for the last one.
-LONG     := ranks_test stage_fault_test attention_test train_resume_test tasks_test retention_test io_test attempt_race_test mpirun_test rope_test \
+LONG     := ranks_test stage_fault_test attention_test train_resume_test tasks_test retention_test base_test attempt_race_test mpirun_test rope_test \
             rollout_stage_test dynamic_test stage_test head_test rollout_units_test delta_test trainer_test import_export_test
 TESTS    := $(foreach t,$(TEST_SRC),$(B)/tests/$(basename $(notdir $(t))))
 TESTS    := $(filter $(LONG:%=$(B)/tests/%),$(TESTS)) $(filter-out $(LONG:%=$(B)/tests/%),$(TESTS))

@@ -151,17 +151,6 @@ static double e4m3(uint8_t b)
     return b & 128 ? -x : x;
 }
 
-static float nearest_bf16(float x)
-{
-    uint32_t u;
-
-    memcpy(&u, &x, 4);
-    u += 0x7fff + (u >> 16 & 1);
-    u &= 0xffff0000;
-    memcpy(&x, &u, 4);
-    return x;
-}
-
 static void fp8(void **state)
 {
     struct hfdir *d = hf_make("{\"hidden_size\": 144, \"intermediate_size\": 260, \"q_lora_rank\": 129}", CAIRN_BF16, HF_FP8 | HF_MTP);

@@ -9,17 +9,6 @@ struct reference { /* one parameter at a time, arXiv:1711.05101 algorithm 2 with
     double *p, *m, *v;
 };
 
-static float to_bf16(float x)
-{
-    uint32_t u;
-
-    memcpy(&u, &x, 4);
-    u += 0x7fff + (u >> 16 & 1);
-    u &= 0xffff0000;
-    memcpy(&x, &u, 4);
-    return x;
-}
-
 static void against_double(void **state)
 {
     const struct cairn_optimizer_opts o = {.learning_rate = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1,
@@ -91,7 +80,7 @@ static void against_double(void **state)
                 *v = 0.95 * *v + 0.05 * h * h;
                 *q -= lr * ((*m / (1 - pow(0.9, u))) / (sqrt(*v / (1 - pow(0.95, u))) + 1e-8) + decay * *q);
                 worst = fmax(worst, fabs(master[j] - *q));
-                assert_true(w[j] == to_bf16(master[j]));
+                assert_true(w[j] == nearest_bf16(master[j]));
             }
             /* six updates, each rounded at the size of p (below 1) and of the step (3e-3, a few roundings relative 1e-6) */
             if (worst > u * (6e-8 + 3e-3 * 4e-6))
@@ -180,7 +169,7 @@ static void publishing(void **state)
         m = tiny_get(&t.k, &opt.master.flat);
         w = tiny_get(&t.k, &t.adapter_weights.flat);
         for (size_t j = 0; j < t.adapter.table.trainable_bytes / 4; j++) {
-            float want = types[i] == CAIRN_BF16 ? to_bf16(m[j]) : m[j];
+            float want = types[i] == CAIRN_BF16 ? nearest_bf16(m[j]) : m[j];
 
             if (types[i] == CAIRN_F16)
                 assert_true(fabsf(w[j] - m[j]) <= fabsf(m[j]) * 0x1p-11f + 0x1p-25f);

@@ -190,4 +190,16 @@ static inline void tiny_batch_free(struct tiny_batch *t)
     free(t->id);
 }
 
+/* x in bf16, ties to even, as f32. */
+static inline float nearest_bf16(float x)
+{
+    uint32_t u;
+
+    memcpy(&u, &x, 4);
+    u += 0x7fff + (u >> 16 & 1);
+    u &= 0xffff0000;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
 #endif
