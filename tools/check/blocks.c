@@ -9,7 +9,8 @@
 #include "tools/check/plain.h"
 
 #define GROUPED(rows) ((rows) / 50 + 1) /* rows whose experts may be of another group, because two groups all but tie */
-#define NOISE         8                 /* times what the run's own roundings do that linear attention, and scores of what is chosen, may be off */
+#define DRAWS         2                 /* of the noise: what roundings, up or down by chance, do */
+#define NOISE         6                 /* times that noise, that a block, and scores of what is chosen, may be off */
 #define MIXING        0x1p-16           /* of weights between streams, which are all about 1: fp32 products over J*D channels, sigmoids, 39 divisions */
 
 /* ---- holding against ----------------------------------------------------------------------------------------------------------- */
@@ -62,7 +63,7 @@ static const float *behind(const struct holding *h, int layer)
     return layer + 1 < h->c->layers ? rows_of(h, h->p->in[0], layer + 1, h->p->width) : h->p->last + h->first * h->p->width;
 }
 
-/* after = before + what the plain model adds, row by row of `width`. before: NULL for none; noise (n): how far it may be off beside, or NULL. */
+/* after = before + what the plain model adds, row by row of `width`. before: NULL for none; noise (n): how far it may be off beside. */
 static enum cairn_status sums_hold(struct holding *h, int layer, const char *block, const double *before, const float *after, const double *added,
                                    const double *noise, int64_t width, struct cairn_error *err)
 {
@@ -80,7 +81,7 @@ static enum cairn_status sums_hold(struct holding *h, int layer, const char *blo
             if (!(d <= apart))
                 apart = isnan(d) ? INFINITY : d;
         }
-        allowed = h->bar * size + h->rounding * stream + (noise ? noise[t] : 0);
+        allowed = h->bar * size + h->rounding * stream + noise[t];
         h->worst = fmax(h->worst, apart / fmax(allowed, 1e-300));
         if (!(apart <= allowed)) {
             snprintf(what, sizeof what, "it adds what is off by %.3g of its size, %.3g would do", apart / fmax(size, 1e-300), allowed / fmax(size, 1e-300));
@@ -114,14 +115,19 @@ out:
 }
 
 /* Choices may be others where two scores are as near as rounding makes them; `free_rows` may differ anyhow. */
-static enum cairn_status choices_hold(struct holding *h, int layer, const char *block, const double *gap, int64_t free_rows, struct cairn_error *err)
+static enum cairn_status choices_hold(struct holding *h, int layer, const char *block, const struct cairn_plain_choice *c, int64_t free_rows,
+                                      struct cairn_error *err)
 {
     int64_t row = -1, apart = 0;
     char what[120];
 
     for (int64_t t = h->n - 1; t >= 0; t--) {
-        if (isfinite(gap[t]) && gap[t] <= h->terms)
-            h->worst = fmax(h->worst, gap[t] / h->terms);
+        double allowed = h->terms * c->terms[t] + NOISE * c->noise[t];
+
+        if (!c->gap[t])
+            continue;
+        if (isfinite(c->gap[t]) && c->gap[t] <= allowed)
+            h->worst = fmax(h->worst, c->gap[t] / allowed);
         else {
             apart++;
             row = t;
@@ -138,7 +144,7 @@ static enum cairn_status choices_hold(struct holding *h, int layer, const char *
 /* Memory for a sequence. */
 struct room {
     double *x, *added, *noise; /* (n, D): what a block is given, what it makes; (n) */
-    double *gap;               /* (n): plain.h */
+    struct cairn_plain_choice choice;
     uint8_t *keys, *experts;   /* (n, n), (n, E): the run's choices; keys of the last layer that chose */
 };
 
@@ -146,9 +152,10 @@ static enum cairn_status room_make(struct room *r, const struct holding *h, stru
 {
     size_t n = (size_t)h->n, D = (size_t)h->c->width, E = h->c->experts > 0 ? (size_t)h->c->experts : 1;
 
-    *r = (struct room){.added = malloc(n * D * sizeof *r->added), .noise = malloc(n * sizeof *r->noise), .gap = malloc(n * sizeof *r->gap),
-                       .keys = calloc(n, n), .experts = calloc(n, E)};
-    return r->added && r->noise && r->gap && r->keys && r->experts ? CAIRN_OK : CAIRN_NOMEM(err);
+    *r = (struct room){.added = malloc(n * D * sizeof *r->added), .noise = malloc(n * sizeof *r->noise), .keys = calloc(n, n), .experts = calloc(n, E)};
+    r->choice = (struct cairn_plain_choice){.score = malloc(n * (n > E ? n : E) * sizeof *r->choice.score), .gap = malloc(n * sizeof *r->choice.gap),
+                                            .terms = malloc(n * sizeof *r->choice.terms), .noise = malloc(n * sizeof *r->choice.noise)};
+    return r->added && r->noise && r->keys && r->experts && r->choice.score && r->choice.gap && r->choice.terms && r->choice.noise ? CAIRN_OK : CAIRN_NOMEM(err);
 }
 
 static void room_free(struct room *r)
@@ -156,7 +163,10 @@ static void room_free(struct room *r)
     free(r->x);
     free(r->added);
     free(r->noise);
-    free(r->gap);
+    free(r->choice.score);
+    free(r->choice.gap);
+    free(r->choice.terms);
+    free(r->choice.noise);
     free(r->keys);
     free(r->experts);
 }
@@ -183,51 +193,57 @@ out:
     return st;
 }
 
-/* What attention makes of r->x, into r->added; r->noise where it says so. */
-static enum cairn_status attention_make(struct holding *h, struct room *r, int layer, struct cairn_error *err)
+/* What a block makes of r->x, into out. */
+static enum cairn_status made(struct holding *h, struct room *r, int layer, int site, double *out, struct cairn_error *err)
 {
-    int64_t D = h->c->width;
-    enum cairn_status st = CAIRN_OK;
-    double *again = NULL;
-
-    if (!h->c->kda[layer]) {
-        TRY(keys_take(h, r, layer, err));
-        TRY(cairn_plain_attention(h->plain, layer, r->x, h->n, r->keys, r->gap, r->added, err));
-        if (h->c->indexer[layer])
-            TRY(choices_hold(h, layer, "indexer", r->gap, 0, err));
-        goto out;
-    }
-    if (!(again = malloc((size_t)(h->n * D) * sizeof *again)))
-        TRY(CAIRN_NOMEM(err));
-    TRY(cairn_plain_kda(h->plain, layer, r->x, h->n, CAIRN_PLAIN_EXACT, r->added, err));
-    TRY(cairn_plain_kda(h->plain, layer, r->x, h->n, h->own, again, err));
-    for (int64_t t = 0; t < h->n; t++) {
-        r->noise[t] = 0;
-        for (int64_t i = t * D; i < (t + 1) * D; i++)
-            r->noise[t] = fmax(r->noise[t], NOISE * fabs(again[i] - r->added[i]));
-    }
-out:
-    free(again);
-    return st;
+    return site               ? cairn_plain_mlp(h->plain, layer, r->x, h->n, r->experts, &r->choice, out, err)
+           : h->c->kda[layer] ? cairn_plain_kda(h->plain, layer, r->x, h->n, out, err)
+                            : cairn_plain_attention(h->plain, layer, r->x, h->n, r->keys, &r->choice, out, err);
 }
 
-/* What the MLP or the experts make of r->x. */
-static enum cairn_status mlp_make(struct holding *h, struct room *r, int layer, struct cairn_error *err)
+/* The experts that the run chose. */
+static void experts_take(struct holding *h, struct room *r, int layer)
 {
     const struct cairn_model_config *c = h->c;
     const int32_t *experts = h->p->experts[layer];
-    int routed = !c->dense[layer];
-    enum cairn_status st = CAIRN_OK;
 
-    if (routed)
-        memset(r->experts, 0, (size_t)(h->n * c->experts));
-    for (int64_t t = 0; routed && experts && t < h->n; t++)
+    memset(r->experts, 0, (size_t)(h->n * c->experts));
+    for (int64_t t = 0; experts && t < h->n; t++)
         for (int k = 0; k < c->experts_per_token; k++)
             r->experts[t * c->experts + experts[(h->first + t) * c->experts_per_token + k]] = 1;
-    TRY(cairn_plain_mlp(h->plain, layer, r->x, h->n, r->experts, r->gap, r->added, err));
-    if (routed)
-        TRY(choices_hold(h, layer, "router", r->gap, c->n_group > 1 ? GROUPED(h->n) : 0, err));
+}
+
+/* What a block makes of r->x into r->added, with the run's own choices, which are held; into r->noise what it may be off. */
+static enum cairn_status block_make(struct holding *h, struct room *r, int layer, int site, struct cairn_error *err)
+{
+    const struct cairn_model_config *c = h->c;
+    int64_t D = c->width;
+    int chose = site ? !c->dense[layer] : c->indexer[layer] && !c->kda[layer], noisy = h->own == CAIRN_PLAIN_BF16 || (!site && c->kda[layer]);
+    enum cairn_status st = CAIRN_OK;
+    double *again = NULL;
+
+    if (!site && !c->kda[layer])
+        TRY(keys_take(h, r, layer, err));
+    if (site && chose)
+        experts_take(h, r, layer);
+    if (!(again = malloc((size_t)(h->n * D) * sizeof *again)))
+        TRY(CAIRN_NOMEM(err));
+    r->choice.width = site ? c->experts : h->n;
+    memset(r->noise, 0, (size_t)h->n * sizeof *r->noise);
+    memset(r->choice.noise, 0, (size_t)h->n * sizeof *r->choice.noise);
+    TRY(made(h, r, layer, site, r->added, err));
+    for (int draw = 0; noisy && draw < DRAWS; draw++) {
+        cairn_plain_round(h->plain, h->own, draw);
+        st = made(h, r, layer, site, again, err);
+        cairn_plain_round(h->plain, CAIRN_PLAIN_EXACT, 0);
+        TRY(st);
+        for (int64_t i = 0; i < h->n * D; i++)
+            r->noise[i / D] = fmax(r->noise[i / D], NOISE * fabs(again[i] - r->added[i]));
+    }
+    if (chose)
+        TRY(choices_hold(h, layer, site ? "router" : "indexer", &r->choice, site && c->n_group > 1 ? GROUPED(h->n) : 0, err));
 out:
+    free(again);
     return st;
 }
 
@@ -306,12 +322,12 @@ static enum cairn_status block_hold(struct holding *h, struct room *r, int layer
         TRY(enter_hold(h, r, layer, site, err));
     else if (!(r->x = widened(h, p->in[site], layer, D)))
         TRY(CAIRN_NOMEM(err));
-    TRY(site ? mlp_make(h, r, layer, err) : attention_make(h, r, layer, err));
+    TRY(block_make(h, r, layer, site, err));
     if (p->mixes) {
-        TRY(sums_hold(h, layer, block, NULL, rows_of(h, p->made[site], layer, D), r->added, !site && h->c->kda[layer] ? r->noise : NULL, D, err));
+        TRY(sums_hold(h, layer, block, NULL, rows_of(h, p->made[site], layer, D), r->added, r->noise, D, err));
         TRY(leave_hold(h, layer, site, err));
     } else {
-        TRY(sums_hold(h, layer, block, r->x, site ? behind(h, layer) : rows_of(h, p->in[1], layer, D), r->added, NULL, D, err));
+        TRY(sums_hold(h, layer, block, r->x, site ? behind(h, layer) : rows_of(h, p->in[1], layer, D), r->added, r->noise, D, err));
     }
 out:
     return st;
@@ -392,7 +408,7 @@ enum cairn_status cairn_blocks_check(struct cairn_sides *x, const struct cairn_s
     struct cairn_trainer *t = &x->trainer;
     int narrow = x->k.act == CAIRN_BF16;
     struct cairn_picked p = {.x = x};
-    struct holding h = {.p = &p, .c = &t->policy.config, .bar = narrow ? 3e-2 : 1e-4, .rounding = narrow ? 0x1p-7 : 0x1p-21, .terms = NOISE * (narrow ? 0x1p-8 : 0x1p-20),
+    struct holding h = {.p = &p, .c = &t->policy.config, .bar = narrow ? 1e-2 : 1e-4, .rounding = narrow ? 0x1p-7 : 0x1p-21, .terms = narrow ? 0x1p-8 : 0x1p-17,
                         .own = narrow ? CAIRN_PLAIN_BF16 : CAIRN_PLAIN_F32};
     int64_t next = 0, number = 0;
     enum cairn_status st = CAIRN_OK;

@@ -8,7 +8,7 @@ enum cairn_status cairn_plain_open(struct cairn_plain **out, const struct cairn_
 
     if (!(p = calloc(1, sizeof *p)))
         return CAIRN_NOMEM(err);
-    *p = (struct cairn_plain){policy, &policy->config, k};
+    *p = (struct cairn_plain){policy, &policy->config, k, CAIRN_PLAIN_EXACT, 0};
     *out = p;
     return CAIRN_OK;
 }
@@ -16,6 +16,12 @@ enum cairn_status cairn_plain_open(struct cairn_plain **out, const struct cairn_
 void cairn_plain_close(struct cairn_plain *p)
 {
     free(p);
+}
+
+void cairn_plain_round(struct cairn_plain *p, enum cairn_plain_rounding to, int draw)
+{
+    p->to = to;
+    p->draw = draw;
 }
 
 /* ---- weights ---------------------------------------------------------------------------------------------------------------- */

@@ -16,31 +16,40 @@ struct cairn_plain;
 enum cairn_status cairn_plain_open(struct cairn_plain **out, const struct cairn_policy *p, struct cairn_compute *k, struct cairn_error *err);
 void cairn_plain_close(struct cairn_plain *p);
 
+/* How a run's own rows hold what lies between two of its ops; EXACT, which it begins with: doubles. How far a run may be off is measured by the same
+ * some times more with such roundings in between, each up or down by chance (`draw`, from 0): by habit it cannot be told, since norms and
+ * differences make much of little. The ends of the model have none. */
+enum cairn_plain_rounding { CAIRN_PLAIN_EXACT, CAIRN_PLAIN_F32, CAIRN_PLAIN_BF16 };
+void cairn_plain_round(struct cairn_plain *p, enum cairn_plain_rounding to, int draw);
+
+/* What there is to choose from, of n rows, and how it was chosen. EXACT writes score, gap and terms; with roundings noise is raised. */
+struct cairn_plain_choice {
+    double *score; /* (n, width): of each key or expert */
+    double *gap;   /* (n): 0 where what was given is what would have been chosen; else by how much the best that was left out beats the worst that
+                    * was taken for it; infinite where no exchange makes the one from the other */
+    double *terms; /* (n): root of the summed squares of the terms that the scores of those two are sums of */
+    double *noise; /* (n): the most by which roundings moved a score */
+    int64_t width;
+};
+
 /* Element i of h, which holds f32 or bf16 (any type but f32 is taken for bf16). */
 double cairn_plain_widen(const char *h, enum cairn_dtype t, int64_t i);
 
 /* x (n, D) = embedding of ids. */
 enum cairn_status cairn_plain_embed(struct cairn_plain *p, const int32_t *id, int64_t n, double *x, struct cairn_error *err);
-/* Given choices are judged by what would have been chosen: gap (n) is 0 where both are the same, else by how much the best that was left out beats
- * the worst that was taken for it, over the root of the summed squares of the terms that these scores are sums of: what rounding is measured by.
- * Infinite where no exchange makes the one from the other. */
-/* What attention of a layer adds to x (n, D), positions from 0, each row seeing the keys that are 1 in `given` (n, n). A layer with an indexer
- * writes gap. */
-enum cairn_status cairn_plain_attention(struct cairn_plain *p, int layer, const double *x, int64_t n, const uint8_t *given, double *gap, double *out,
-                                        struct cairn_error *err);
-/* How a run's own rows hold what lies between two of its ops; EXACT: doubles. */
-enum cairn_plain_rounding { CAIRN_PLAIN_EXACT, CAIRN_PLAIN_F32, CAIRN_PLAIN_BF16 };
-/* What linear attention of a layer makes of x (n, D), positions from 0. Its last norm divides by what may be nearly nothing; how far a run may
- * be off is measured, by the same with the run's own roundings in between. */
-enum cairn_status cairn_plain_kda(struct cairn_plain *p, int layer, const double *x, int64_t n, enum cairn_plain_rounding to, double *out,
-                                  struct cairn_error *err);
+/* What attention of a layer adds to x (n, D), positions from 0, each row seeing the keys that are 1 in `given` (n, n). Of a layer with an indexer
+ * the choice is judged: width n. */
+enum cairn_status cairn_plain_attention(struct cairn_plain *p, int layer, const double *x, int64_t n, const uint8_t *given,
+                                        const struct cairn_plain_choice *choice, double *out, struct cairn_error *err);
+/* What linear attention of a layer makes of x (n, D), positions from 0. */
+enum cairn_status cairn_plain_kda(struct cairn_plain *p, int layer, const double *x, int64_t n, double *out, struct cairn_error *err);
 /* Of the streams x (n, J*D) before the attention (site 0) or the MLP (1) of a layer: the weights mix (n, J*(J+2)) = into the block | out of it |
  * among the streams, [from][to], and the block's input in (n, D). */
 enum cairn_status cairn_plain_hyper(struct cairn_plain *p, int layer, int site, const double *x, int64_t n, double *mix, double *in,
                                     struct cairn_error *err);
-/* What the MLP or the experts add; the experts that are 1 in `given` (n, E). Dense layers leave given and gap alone. */
-enum cairn_status cairn_plain_mlp(struct cairn_plain *p, int layer, const double *x, int64_t n, const uint8_t *given, double *gap, double *out,
-                                  struct cairn_error *err);
+/* What the MLP or the experts add; the experts that are 1 in `given` (n, E), and the choice judged: width E. Dense layers leave both alone. */
+enum cairn_status cairn_plain_mlp(struct cairn_plain *p, int layer, const double *x, int64_t n, const uint8_t *given,
+                                  const struct cairn_plain_choice *choice, double *out, struct cairn_error *err);
 /* Log-probability of target[i] (-1: not wanted) behind row i at a temperature, from the last residual stream x. */
 enum cairn_status cairn_plain_logprobs(struct cairn_plain *p, const double *x, int64_t n, const int32_t *target, double temperature, double *out,
                                        struct cairn_error *err);

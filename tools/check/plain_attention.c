@@ -74,39 +74,53 @@ static enum cairn_status attention_room(const struct cairn_model_config *c, stru
 }
 
 /* Queries, latents, keys and values of every row, rotated. */
-static void project(const struct cairn_model_config *c, struct attention *a, const double *x, int64_t n)
+static void project(const struct cairn_plain *p, struct attention *a, const double *x, int64_t n)
 {
-    int64_t d = c->nope + c->rope;
+    const struct cairn_model_config *c = p->c;
+    int64_t d = c->nope + c->rope, w = c->nope + c->v_dim;
 
     for (int64_t t = 0; t < n; t++) {
         double *q = a->q + t * c->heads * d, *kv = a->kv + t * (c->kv_rank + c->rope);
 
         rms_norm(x + t * c->width, a->norm.w, c->width, (double)c->norm_eps, a->h + t * c->width);
+        rounded(p, a->h + t * c->width, c->width);
         apply(&a->q_a, 0, a->h + t * c->width, a->raw);
+        rounded(p, a->raw, c->q_rank);
         rms_norm(a->raw, a->q_norm.w, c->q_rank, (double)c->latent_norm_eps, a->lat + t * c->q_rank);
+        rounded(p, a->lat + t * c->q_rank, c->q_rank);
         apply(&a->q_b, 0, a->lat + t * c->q_rank, q);
         for (int64_t h = 0; h < c->heads; h++)
             rotate(q + h * d + c->nope, c->rope, t, (double)c->rope_theta);
+        rounded(p, q, c->heads * d);
         apply(&a->kv_a, 0, a->h + t * c->width, kv);
+        rounded(p, kv, c->kv_rank);
         rms_norm(kv, a->kv_norm.w, c->kv_rank, (double)c->latent_norm_eps, a->c + t * c->kv_rank);
         rotate(kv + c->kv_rank, c->rope, t, (double)c->rope_theta);
-        apply(&a->kv_b, 0, a->c + t * c->kv_rank, a->k + t * c->heads * (c->nope + c->v_dim)); /* per head: nope keys, then values */
+        rounded(p, kv + c->kv_rank, c->rope);
+        rounded(p, a->c + t * c->kv_rank, c->kv_rank);
+        apply(&a->kv_b, 0, a->c + t * c->kv_rank, a->k + t * c->heads * w); /* per head: nope keys, then values */
+        rounded(p, a->k + t * c->heads * w, c->heads * w);
     }
 }
 
-static void index_project(const struct cairn_model_config *c, struct attention *a, int64_t n)
+static void index_project(const struct cairn_plain *p, struct attention *a, int64_t n)
 {
+    const struct cairn_model_config *c = p->c;
     int64_t d = c->index_dim;
 
     for (int64_t t = 0; t < n; t++) {
         double *q = a->iq + t * c->index_heads * d, *k = a->ik + t * d, *w = a->iw + t * c->index_heads;
 
         apply(&a->wq, 0, a->lat + t * c->q_rank, q);
+        rounded(p, q, c->index_heads * d);
         apply(&a->wk, 0, a->h + t * c->width, k);
+        rounded(p, k, d);
         layer_norm(k, a->k_gain.w, a->k_bias.w, d, 1e-6);
         for (int64_t h = 0; h < c->index_heads; h++)
             rotate(q + h * d, c->rope, t, (double)c->rope_theta);
         rotate(k, c->rope, t, (double)c->rope_theta);
+        rounded(p, q, c->index_heads * d);
+        rounded(p, k, d);
         apply(&a->wp, 0, a->h + t * c->width, w);
     }
 }
@@ -130,71 +144,83 @@ static double index_score(const struct cairn_model_config *c, const struct atten
     return terms;
 }
 
-/* The gap of row t, whose a->mine and a->score are there, n of them. */
-static double index_gap(const struct cairn_model_config *c, const struct attention *a, int64_t t, const uint8_t *given, int64_t n)
+/* Row t's choice of `want` from the n scores in a->score, against `given`; with roundings their noise. */
+static void row_judge(const struct cairn_plain *p, struct attention *a, int64_t t, int64_t want, const uint8_t *given, int64_t n,
+                      const struct cairn_plain_choice *choice)
 {
     int64_t lost, taken;
     double unused;
 
+    if (p->to != CAIRN_PLAIN_EXACT) {
+        choice_noise(choice, t, a->score, n);
+        return;
+    }
+    memcpy(choice->score + t * choice->width, a->score, (size_t)n * sizeof *a->score);
+    choose(a->score, NULL, n, want, a->mine);
+    choice->gap[t] = choice->terms[t] = 0;
     if (exchanged(a->score, a->mine, given, n, &lost, &taken))
-        return INFINITY;
-    return lost < 0 ? 0 : (a->score[lost] - a->score[taken]) / fmax(index_score(c, a, t, lost, &unused), index_score(c, a, t, taken, &unused));
+        choice->gap[t] = INFINITY;
+    else if (lost >= 0) {
+        choice->gap[t] = a->score[lost] - a->score[taken];
+        choice->terms[t] = fmax(index_score(p->c, a, t, lost, &unused), index_score(p->c, a, t, taken, &unused));
+    }
 }
 
-static void index_judge(const struct cairn_model_config *c, struct attention *a, int64_t n, const uint8_t *given, double *gap)
+static void index_judge(const struct cairn_plain *p, struct attention *a, int64_t n, const uint8_t *given, const struct cairn_plain_choice *choice)
 {
     for (int64_t t = 0; t < n; t++) {
         for (int64_t s = 0; s <= t; s++)
-            index_score(c, a, t, s, &a->score[s]);
-        choose(a->score, NULL, t + 1, c->index_topk, a->mine);
-        gap[t] = index_gap(c, a, t, given + t * n, t + 1);
+            index_score(p->c, a, t, s, &a->score[s]);
+        row_judge(p, a, t, p->c->index_topk, given + t * n, t + 1, choice);
         for (int64_t s = t + 1; s < n; s++)
             if (given[t * n + s])
-                gap[t] = INFINITY;
+                choice->gap[t] = INFINITY;
     }
 }
 
 /* Keys of whole pools take the places of their first tokens' number: pool p of m tokens is row p of a->ik. By channel, a softmax over the
  * pool's tokens of gate + ape weights their keys. */
-static void pools_make(const struct cairn_model_config *c, struct attention *a, int64_t n)
+static void pools_make(const struct cairn_plain *p, struct attention *a, int64_t n)
 {
+    const struct cairn_model_config *c = p->c;
     int64_t d = c->index_dim, m = c->index_pool;
 
     for (int64_t t = 0; t < n; t++)
         apply(&a->gate, 0, a->h + t * c->width, a->ig + t * d);
-    for (int64_t p = 0; (p + 1) * m <= n; p++)
+    rounded(p, a->ig, n * d);
+    for (int64_t pool = 0; (pool + 1) * m <= n; pool++)
         for (int64_t i = 0; i < d; i++) {
             double sum = 0, key = 0;
 
             for (int64_t r = 0; r < m; r++) {
-                double e = exp(a->ig[(p * m + r) * d + i] + a->ape.w[r * d + i]);
+                double e = exp(a->ig[(pool * m + r) * d + i] + a->ape.w[r * d + i]);
 
                 sum += e;
-                key += e * a->ik[(p * m + r) * d + i];
+                key += e * a->ik[(pool * m + r) * d + i];
             }
-            a->ik[p * d + i] = key / sum;
+            a->ik[pool * d + i] = key / sum;
         }
+    rounded(p, a->ik, n / m * d);
 }
 
 /* Whole pools up to a row's own token, the best of them with all their tokens, and the tokens behind the last whole one. */
-static void pools_judge(const struct cairn_model_config *c, struct attention *a, int64_t n, const uint8_t *given, double *gap)
+static void pools_judge(const struct cairn_plain *p, struct attention *a, int64_t n, const uint8_t *given, const struct cairn_plain_choice *choice)
 {
-    int64_t m = c->index_pool;
+    int64_t m = p->c->index_pool;
 
-    pools_make(c, a, n);
+    pools_make(p, a, n);
     for (int64_t t = 0; t < n; t++) {
         const uint8_t *row = given + t * n;
         int64_t pools = (t + 1) / m;
 
-        for (int64_t p = 0; p < pools; p++) {
-            index_score(c, a, t, p, &a->score[p]);
-            a->pools[p] = row[p * m];
+        for (int64_t i = 0; i < pools; i++) {
+            index_score(p->c, a, t, i, &a->score[i]);
+            a->pools[i] = row[i * m];
         }
-        choose(a->score, NULL, pools, c->index_topk / m, a->mine);
-        gap[t] = index_gap(c, a, t, a->pools, pools);
+        row_judge(p, a, t, p->c->index_topk / m, a->pools, pools, choice);
         for (int64_t s = 0; s < n; s++)
             if (row[s] != (s / m < pools ? a->pools[s / m] : s <= t))
-                gap[t] = INFINITY;
+                choice->gap[t] = INFINITY;
     }
 }
 
@@ -227,8 +253,8 @@ static void attend(const struct cairn_model_config *c, struct attention *a, int6
     }
 }
 
-enum cairn_status cairn_plain_attention(struct cairn_plain *p, int layer, const double *x, int64_t n, const uint8_t *given, double *gap, double *out,
-                                        struct cairn_error *err)
+enum cairn_status cairn_plain_attention(struct cairn_plain *p, int layer, const double *x, int64_t n, const uint8_t *given,
+                                        const struct cairn_plain_choice *choice, double *out, struct cairn_error *err)
 {
     const struct cairn_model_config *c = p->c;
     struct attention a = {0};
@@ -236,16 +262,17 @@ enum cairn_status cairn_plain_attention(struct cairn_plain *p, int layer, const 
 
     TRY(attention_weights(p, &a, layer, err));
     TRY(attention_room(c, &a, n, err));
-    project(c, &a, x, n);
+    project(p, &a, x, n);
     if (c->indexer[layer]) {
-        index_project(c, &a, n);
+        index_project(p, &a, n);
         if (c->arch == CAIRN_ARCH_GLM5_NEXT)
-            pools_judge(c, &a, n, given, gap);
+            pools_judge(p, &a, n, given, choice);
         else
-            index_judge(c, &a, n, given, gap);
+            index_judge(p, &a, n, given, choice);
     }
     for (int64_t t = 0; t < n; t++) {
         attend(c, &a, t, n, given + t * n);
+        rounded(p, a.mix, c->heads * c->v_dim);
         apply(&a.o, 0, a.mix, out + t * c->width);
     }
 out:

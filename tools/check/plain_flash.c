@@ -75,30 +75,15 @@ static enum cairn_status kda_room(const struct cairn_model_config *c, struct kda
     return have && a->h && a->inner && a->f && a->z && a->beta && a->y && a->state ? CAIRN_OK : CAIRN_NOMEM(err);
 }
 
-/* The n values of v as the run's own rows would hold them. */
-static void rounded(double *v, int64_t n, enum cairn_plain_rounding to)
-{
-    for (int64_t i = 0; i < n && to != CAIRN_PLAIN_EXACT; i++) {
-        float f = (float)v[i];
-        uint32_t bits;
-
-        if (to == CAIRN_PLAIN_BF16) {
-            memcpy(&bits, &f, sizeof bits);
-            bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000u;
-            memcpy(&f, &bits, sizeof f);
-        }
-        v[i] = (double)f;
-    }
-}
-
 /* q, k, v of token t behind their convolutions; q and k of length 1, q scaled. */
-static void convolve(const struct cairn_model_config *c, struct kda *a, int64_t t, enum cairn_plain_rounding to)
+static void convolve(const struct cairn_plain *p, struct kda *a, int64_t t)
 {
+    const struct cairn_model_config *c = p->c;
     int64_t d = c->kda_dim, P = c->kda_heads * d, K = c->kda_conv;
 
     for (int i = 0; i < 3; i++) {
         apply(&a->in[i], 0, a->h, a->raw[i] + t * P);
-        rounded(a->raw[i] + t * P, P, to);
+        rounded(p, a->raw[i] + t * P, P);
         for (int64_t ch = 0; ch < P; ch++) {
             double u = 0;
 
@@ -107,7 +92,7 @@ static void convolve(const struct cairn_model_config *c, struct kda *a, int64_t 
                     u += a->taps[i].w[ch * K + j] * a->raw[i][(t - K + 1 + j) * P + ch];
             a->x[i][ch] = silu(u);
         }
-        rounded(a->x[i], P, to);
+        rounded(p, a->x[i], P);
     }
     for (int i = 0; i < 2; i++)
         for (int64_t h = 0; h < c->kda_heads; h++) {
@@ -142,31 +127,31 @@ static void recur(const struct cairn_model_config *c, struct kda *a, int64_t h)
 }
 
 /* f: the decay of each channel, beta: of each head, how much is corrected. */
-static void gates(const struct cairn_model_config *c, struct kda *a, enum cairn_plain_rounding to)
+static void gates(const struct cairn_plain *p, struct kda *a)
 {
+    const struct cairn_model_config *c = p->c;
     int64_t d = c->kda_dim, P = c->kda_heads * d;
 
     apply(&a->f_a, 0, a->h, a->inner);
-    rounded(a->inner, d, to);
+    rounded(p, a->inner, d);
     apply(&a->f_b, 0, a->inner, a->f);
-    rounded(a->f, P, to);
+    rounded(p, a->f, P);
     for (int64_t i = 0; i < P; i++) {
         double A = exp(a->a_log.w[i / d]), v = a->f[i] + a->dt_bias.w[i];
 
         a->f[i] = exp(c->kda_bound < 0 ? (double)c->kda_bound / (1 + exp(-A * v)) : -A * (v > 20 ? v : log1p(exp(v))));
     }
     apply(&a->b, 0, a->h, a->beta);
-    rounded(a->beta, c->kda_heads, to);
+    rounded(p, a->beta, c->kda_heads);
     for (int64_t h = 0; h < c->kda_heads; h++)
         a->beta[h] = 1 / (1 + exp(-a->beta[h]));
     apply(&a->g_a, 0, a->h, a->inner);
-    rounded(a->inner, d, to);
+    rounded(p, a->inner, d);
     apply(&a->g_b, 0, a->inner, a->z);
-    rounded(a->z, P, to);
+    rounded(p, a->z, P);
 }
 
-enum cairn_status cairn_plain_kda(struct cairn_plain *p, int layer, const double *x, int64_t n, enum cairn_plain_rounding to, double *out,
-                                  struct cairn_error *err)
+enum cairn_status cairn_plain_kda(struct cairn_plain *p, int layer, const double *x, int64_t n, double *out, struct cairn_error *err)
 {
     const struct cairn_model_config *c = p->c;
     int64_t d = c->kda_dim, P = c->kda_heads * d;
@@ -177,18 +162,18 @@ enum cairn_status cairn_plain_kda(struct cairn_plain *p, int layer, const double
     TRY(kda_room(c, &a, n, err));
     for (int64_t t = 0; t < n; t++) {
         rms_norm(x + t * c->width, a.norm.w, c->width, (double)c->norm_eps, a.h);
-        rounded(a.h, c->width, to);
-        convolve(c, &a, t, to);
-        gates(c, &a, to);
+        rounded(p, a.h, c->width);
+        convolve(p, &a, t);
+        gates(p, &a);
         for (int64_t h = 0; h < c->kda_heads; h++)
             recur(c, &a, h);
-        rounded(a.y, P, to);
+        rounded(p, a.y, P);
         for (int64_t h = 0; h < c->kda_heads; h++) {
             rms_norm(a.y + h * d, a.o_norm.w, d, (double)c->norm_eps, a.y + h * d);
             for (int64_t j = 0; j < d; j++)
                 a.y[h * d + j] /= 1 + exp(-a.z[h * d + j]);
         }
-        rounded(a.y, P, to);
+        rounded(p, a.y, P);
         apply(&a.o, 0, a.y, out + t * c->width);
     }
 out:

@@ -16,6 +16,8 @@ struct cairn_plain {
     const struct cairn_policy *policy;
     const struct cairn_model_config *c;
     struct cairn_compute *k;
+    enum cairn_plain_rounding to;
+    int draw;
 };
 
 /* A parameter with its adapter merged in: (experts of it, rows, columns); experts is 1 for a plain matrix or vector, the first of three
@@ -125,6 +127,43 @@ static inline int exchanged(const double *v, const uint8_t *mine, const uint8_t 
             *taken = i;
     }
     return more != 0;
+}
+
+/* The n values of v as the run's own rows would hold them, each as the one beside it below or above, by chance. */
+static inline void rounded(const struct cairn_plain *p, double *v, int64_t n)
+{
+    const int drop = p->to == CAIRN_PLAIN_BF16 ? 16 : 0; /* bits of a float */
+
+    for (int64_t i = 0; i < n && p->to != CAIRN_PLAIN_EXACT; i++) {
+        float near = (float)v[i], f;
+        uint64_t bits, chance;
+        uint32_t u;
+
+        if (!isfinite(near))
+            continue;
+        if (!drop) {
+            f = fabs((double)near) > fabs(v[i]) ? nextafterf(near, 0) : near;
+        } else {
+            memcpy(&u, &near, sizeof u);
+            u &= 0xFFFFFFFFu << drop;
+            memcpy(&f, &u, sizeof f);
+        }
+        if ((double)f == v[i])
+            continue;
+        memcpy(&bits, &v[i], sizeof bits);
+        chance = (bits ^ (uint64_t)p->draw * 0x9E3779B97F4A7C15u) * 0xD6E8FEB86659FD93u;
+        memcpy(&u, &f, sizeof u);
+        u += (uint32_t)(chance >> 63) << drop; /* away from 0 */
+        memcpy(&f, &u, sizeof f);
+        v[i] = (double)f;
+    }
+}
+
+/* Row t's n scores with roundings, against those without. */
+static inline void choice_noise(const struct cairn_plain_choice *choice, int64_t t, const double *score, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        choice->noise[t] = fmax(choice->noise[t], fabs(score[i] - choice->score[t * choice->width + i]));
 }
 
 static inline double *room(int64_t a, int64_t b)

@@ -29,13 +29,17 @@ static void swiglu_free(struct swiglu *s)
     free(s->down.w);
 }
 
-/* y += f * down(silu(gate x) * up x), of expert e; tmp holds 3 * the wider of both. limit > 0: gate is cut off above it, up on both sides. */
-static void swiglu_add(const struct swiglu *s, double limit, int64_t e, const double *x, double f, double *tmp, double *y)
+/* y += f * down(silu(gate x) * up x), of expert e; tmp holds 3 * the wider of both. Where the model has a limit, gate is cut off above it, up on both
+ * sides. */
+static void swiglu_add(const struct cairn_plain *p, const struct swiglu *s, int64_t e, const double *x, double f, double *tmp, double *y)
 {
+    double limit = (double)p->c->swiglu_limit;
     double *a = tmp, *u = tmp + s->gate.rows, *o = u + s->gate.rows;
 
     apply(&s->gate, e, x, a);
     apply(&s->up, e, x, u);
+    rounded(p, a, s->gate.rows);
+    rounded(p, u, s->gate.rows);
     for (int64_t i = 0; i < s->gate.rows; i++) {
         if (limit > 0) {
             a[i] = fmin(a[i], limit);
@@ -43,7 +47,9 @@ static void swiglu_add(const struct swiglu *s, double limit, int64_t e, const do
         }
         a[i] = silu(a[i]) * u[i];
     }
+    rounded(p, a, s->gate.rows);
     apply(&s->down, e, a, o);
+    rounded(p, o, s->down.rows);
     for (int64_t i = 0; i < s->down.rows; i++)
         y[i] += f * o[i];
 }
@@ -79,27 +85,34 @@ static void route(const struct cairn_model_config *c, const double *prob, const 
     choose(by, allowed, c->experts, c->experts_per_token, out);
 }
 
-/* The gap between what the router would take and what was taken; a sigmoid is nowhere steeper than 1/4. Of another group of experts: infinite. */
-static double router_gap(const struct cairn_model_config *c, const struct cairn_plain_matrix *gate, const double *x, const double *by, const uint8_t *mine,
-                         const uint8_t *given)
+/* Row t's choice of experts, by[e] being their scores: judged, or their noise. A sigmoid is nowhere steeper than 1/4. Of another group: infinite. */
+static void router_judge(const struct cairn_plain *p, const struct cairn_plain_matrix *gate, int64_t t, const double *x, const double *by, const uint8_t *mine,
+                         const uint8_t *given, const struct cairn_plain_choice *choice)
 {
-    int64_t end[2];
-    double terms = 0;
+    int64_t E = p->c->experts, end[2];
 
-    if (exchanged(by, mine, given, c->experts, &end[0], &end[1]))
-        return INFINITY;
+    if (p->to != CAIRN_PLAIN_EXACT) {
+        choice_noise(choice, t, by, E);
+        return;
+    }
+    memcpy(choice->score + t * E, by, (size_t)E * sizeof *by);
+    choice->gap[t] = choice->terms[t] = 0;
+    if (exchanged(by, mine, given, E, &end[0], &end[1])) {
+        choice->gap[t] = INFINITY;
+        return;
+    }
     for (int i = 0; i < 2 && end[0] >= 0; i++) {
         double squares = 0;
 
         for (int64_t j = 0; j < gate->cols; j++)
             squares += pow(gate->w[end[i] * gate->cols + j] * x[j], 2);
-        terms = fmax(terms, 0.25 * sqrt(squares));
+        choice->terms[t] = fmax(choice->terms[t], 0.25 * sqrt(squares));
+        choice->gap[t] = by[end[0]] - by[end[1]];
     }
-    return end[0] < 0 ? 0 : (by[end[0]] - by[end[1]]) / terms;
 }
 
-static enum cairn_status experts_add(struct cairn_plain *p, int layer, const double *h, int64_t n, const uint8_t *given, double *gap, double *tmp,
-                                     double *out, struct cairn_error *err)
+static enum cairn_status experts_add(struct cairn_plain *p, int layer, const double *h, int64_t n, const uint8_t *given,
+                                     const struct cairn_plain_choice *choice, double *tmp, double *out, struct cairn_error *err)
 {
     const struct cairn_model_config *c = p->c;
     struct cairn_plain_matrix gate = {0}, bias = {0};
@@ -124,14 +137,14 @@ static enum cairn_status experts_add(struct cairn_plain *p, int layer, const dou
         for (int e = 0; e < c->experts; e++)
             prob[e] = 1 / (1 + exp(-prob[e]));
         route(c, prob, bias.w, by, mine);
-        gap[t] = router_gap(c, &gate, x, by, mine, take);
+        router_judge(p, &gate, t, x, by, mine, take, choice);
         for (int e = 0; e < c->experts; e++)
             sum += take[e] ? prob[e] : 0;
         for (int e = 0; e < c->experts; e++)
             if (take[e])
-                swiglu_add(&routed, (double)c->swiglu_limit, e, x, prob[e] / (c->norm_topk ? sum + 1e-20 : 1) * (double)c->routed_scale, tmp, out + t * c->width);
+                swiglu_add(p, &routed, e, x, prob[e] / (c->norm_topk ? sum + 1e-20 : 1) * (double)c->routed_scale, tmp, out + t * c->width);
         if (c->shared_experts > 0)
-            swiglu_add(&shared, (double)c->swiglu_limit, 0, x, 1, tmp, out + t * c->width);
+            swiglu_add(p, &shared, 0, x, 1, tmp, out + t * c->width);
     }
 out:
     free(gate.w);
@@ -144,8 +157,8 @@ out:
     return st;
 }
 
-enum cairn_status cairn_plain_mlp(struct cairn_plain *p, int layer, const double *x, int64_t n, const uint8_t *given, double *gap, double *out,
-                                  struct cairn_error *err)
+enum cairn_status cairn_plain_mlp(struct cairn_plain *p, int layer, const double *x, int64_t n, const uint8_t *given,
+                                  const struct cairn_plain_choice *choice, double *out, struct cairn_error *err)
 {
     const struct cairn_model_config *c = p->c;
     int64_t shared = c->shared_experts * c->expert_width, width = c->dense_width > c->expert_width ? c->dense_width : c->expert_width;
@@ -159,14 +172,15 @@ enum cairn_status cairn_plain_mlp(struct cairn_plain *p, int layer, const double
     TRY(cairn_plain_layer_matrix(p, &norm, layer, "post_attention_layernorm.weight", err));
     for (int64_t t = 0; t < n; t++)
         rms_norm(x + t * c->width, norm.w, c->width, (double)c->norm_eps, h + t * c->width);
+    rounded(p, h, n * c->width);
     memset(out, 0, (size_t)(n * c->width) * sizeof *out);
     if (!c->dense[layer]) {
-        TRY(experts_add(p, layer, h, n, given, gap, tmp, out, err));
+        TRY(experts_add(p, layer, h, n, given, choice, tmp, out, err));
         goto out;
     }
     TRY(swiglu_get(p, &dense, layer, "mlp.", err));
     for (int64_t t = 0; t < n; t++)
-        swiglu_add(&dense, (double)c->swiglu_limit, 0, h + t * c->width, 1, tmp, out + t * c->width);
+        swiglu_add(p, &dense, 0, h + t * c->width, 1, tmp, out + t * c->width);
 out:
     free(h);
     free(tmp);

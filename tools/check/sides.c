@@ -91,6 +91,25 @@ out:
     return st;
 }
 
+/* A GPU loads the code of a kernel when that is first wanted, which takes seconds in all: as each side scores for the first time. */
+static enum cairn_status code_load(struct cairn_sides *x, struct cairn_error *err)
+{
+    const struct cairn_sides_cut cut = {.rows = 64, .chunk = 64, .share = 1};
+    enum cairn_status st = CAIRN_OK;
+    float *unused = NULL;
+
+    if (!strcmp(x->k.dev->name, "cpu") || !strcmp(x->k.dev->name, "guard"))
+        return CAIRN_OK;
+    if (!(unused = malloc((size_t)x->q.at[x->q.n] * sizeof *unused)))
+        return CAIRN_NOMEM(err);
+    TRY(cairn_sides_trainer_scores(x, unused, err));
+    TRY(cairn_sides_sampler_scores(x, &cut, unused, err));
+    memset(x->spent, 0, sizeof x->spent);
+out:
+    free(unused);
+    return st;
+}
+
 enum cairn_status cairn_sides_open(struct cairn_sides *x, const struct cairn_check_opts *o, struct cairn_error *err)
 {
     const struct cairn_recipe *r;
@@ -117,6 +136,7 @@ enum cairn_status cairn_sides_open(struct cairn_sides *x, const struct cairn_che
     else
         TRY(cairn_policy_open(&x->policy, x->start, &(struct cairn_policy_opts){.base = x->base, .quiet = 1}, &x->k, err));
     TRY(sampler_open(x, err));
+    TRY(code_load(x, err));
 out:
     return st;
 }
