@@ -1,75 +1,9 @@
 /* grade_test.c - `cairn grade`: output line for line, markers, exit codes, sentences, the example of its own help. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "verb.h"
 
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include "base/file.h"
 #include "base/json.h"
-#include "tools/verbs.h"
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
-
-static char folder[] = "/tmp/grade_test.XXXXXX";
-static char in_path[64], out_path[64], err_path[64];
-
-static int setup(void **state)
-{
-    (void)state;
-    if (!mkdtemp(folder))
-        return -1;
-    snprintf(in_path, sizeof in_path, "%s/in.jsonl", folder);
-    snprintf(out_path, sizeof out_path, "%s/out", folder);
-    snprintf(err_path, sizeof err_path, "%s/err", folder);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return cairn_tree_remove(folder, NULL) != CAIRN_OK;
-}
-
-/* Runs the verb in a child of its own; its exit code. */
-static int run(const char *const *args, const char *out)
-{
-    char *argv[12] = {0};
-    int argc = 0, status = 0;
-    pid_t pid;
-
-    for (; args[argc]; argc++)
-        argv[argc] = (char *)(uintptr_t)args[argc];
-    fflush(NULL);
-    pid = fork();
-    if (!pid) {
-        int o = open(out, O_WRONLY | O_CREAT | O_TRUNC, 0600), e = open(err_path, O_WRONLY | O_CREAT | O_TRUNC, 0600), rc;
-
-        dup2(o, 1);
-        dup2(e, 2);
-        rc = cairn_verb_grade(argc, argv);
-        fflush(NULL);
-        _exit(rc);
-    }
-    assert_true(pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
-
-static char *get(const char *path)
-{
-    char *text = NULL;
-    size_t n;
-
-    assert_int_equal(cairn_file_read(path, 1 << 24, &text, &n, NULL), CAIRN_OK);
-    return text;
-}
 
 #define RIGHT "{\"match\":true,\"extracted\":\"0.5\",\"why\":\"equal\",\"status\":\"ok\"}\n"
 #define NONE  "{\"match\":false,\"extracted\":null,\"why\":\"no marker and no box\",\"status\":\"no_answer\"}\n"
@@ -126,7 +60,7 @@ static void test_lines(void **state)
             args[3 + k] = row[i].option[k];
         unlink(in_path);
         assert_int_equal(cairn_file_create(in_path, row[i].in, strlen(row[i].in), NULL), CAIRN_OK);
-        code = run(args, out_path);
+        code = run(cairn_verb_grade, args, out_path);
         out = get(out_path);
         err = get(err_path);
         if (code != row[i].code || strcmp(out, row[i].out) != 0 || !strstr(err, row[i].sentence))
@@ -143,15 +77,15 @@ static void test_command_line(void **state)
     char *text;
 
     (void)state;
-    assert_int_equal(run(no_file, out_path), 64);
+    assert_int_equal(run(cairn_verb_grade, no_file, out_path), 64);
     text = get(err_path);
     assert_non_null(strstr(text, "--jsonl"));
     free(text);
-    assert_int_equal(run(missing, out_path), 65);
+    assert_int_equal(run(cairn_verb_grade, missing, out_path), 65);
     text = get(err_path);
     assert_non_null(strstr(text, "/nonexistent/x"));
     free(text);
-    assert_int_equal(run(help, out_path), 0);
+    assert_int_equal(run(cairn_verb_grade, help, out_path), 0);
     text = get(out_path);
     assert_non_null(strstr(text, "Examples:"));
     free(text);
@@ -166,7 +100,7 @@ static void test_fixture(void **state)
     int rows = 0;
 
     (void)state;
-    assert_int_equal(run(args, out_path), 0);
+    assert_int_equal(run(cairn_verb_grade, args, out_path), 0);
     assert_int_equal(cairn_jsonl_open(&in, args[2], NULL), CAIRN_OK);
     assert_int_equal(cairn_jsonl_open(&out, out_path, NULL), CAIRN_OK);
     while (cairn_jsonl_next(in, &want, NULL) == CAIRN_OK && want) {
@@ -190,7 +124,7 @@ static void test_lost_output(void **state)
 
     (void)state;
     if (access("/dev/full", W_OK) == 0)
-        assert_int_equal(run(args, "/dev/full"), 73);
+        assert_int_equal(run(cairn_verb_grade, args, "/dev/full"), 73);
 }
 
 int main(void)
@@ -198,5 +132,5 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_lines), cmocka_unit_test(test_command_line),
                                        cmocka_unit_test(test_fixture), cmocka_unit_test(test_lost_output)};
 
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }

@@ -1,14 +1,12 @@
 /* model_verbs_test.c - `cairn logprobs`, `cairn generate`, `cairn eval`: both paths print one text, the sampler's choices are the trainer's
  * likeliest, lines do not depend on their neighbours, bad lines are named, an evaluation by hand is the chain's. */
 #include "tests/stages/lab.h"
-
-#include "tools/verbs.h"
+#include "verb.h"
 
 #define MODEL "tests/fixtures/models/glm52-tiny"
 #define VOCAB 320
 
 static struct lab lab;
-static char in_path[300], out_path[300], err_path[300];
 
 static int setup(void **state)
 {
@@ -27,43 +25,15 @@ static int teardown(void **state)
     return 0;
 }
 
-static char *get(const char *path)
+/* *out malloc'ed. */
+static int run_out(int (*verb)(int, char **), const char *const *args, char **out)
 {
-    char *text = NULL;
-    size_t n;
+    int rc = run(verb, args, out_path);
 
-    OK(cairn_file_read(path, 1 << 26, &text, &n, err));
-    return text;
-}
-
-/* Runs the verb in a child (it may start threads); *out malloc'ed. Returns its exit code. */
-static int run(int (*verb)(int, char **), const char *const *args, char **out)
-{
-    char *argv[24] = {0};
-    int argc = 0, status = 0;
-    pid_t pid;
-
-    for (; args[argc]; argc++)
-        argv[argc] = (char *)(uintptr_t)args[argc];
-    assert_true(argc < 24);
-    fflush(NULL);
-    pid = fork();
-    if (!pid) {
-        int o = open(out_path, O_WRONLY | O_CREAT | O_TRUNC, 0600), e = open(err_path, O_WRONLY | O_CREAT | O_TRUNC, 0600), rc;
-
-        dup2(o, 1);
-        dup2(e, 2);
-        rc = verb(argc, argv);
-        fflush(NULL);
-        _exit(rc);
-    }
-    assert_true(pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status));
     if (out)
         *out = get(out_path);
-    return WEXITSTATUS(status);
+    return rc;
 }
-
-#define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 static void expect_ok(int rc)
 {
@@ -118,7 +88,7 @@ static void test_paths_agree(void **state)
         char *want, *text, *at;
         int lines = 0;
 
-        expect_ok(run(cairn_verb_logprobs, ARGS("logprobs", MODEL, "--tokens", in_path, "--temperature", "0.8", a ? "--adapter" : NULL, adapter[a]),
+        expect_ok(run_out(cairn_verb_logprobs, ARGS("logprobs", MODEL, "--tokens", in_path, "--temperature", "0.8", a ? "--adapter" : NULL, adapter[a]),
                       &want));
         at = want;
         for (json_t *v; (v = line_of(&at)); lines++) {
@@ -137,7 +107,7 @@ static void test_paths_agree(void **state)
         }
         assert_int_equal(lines, 150);
         for (size_t i = 0; i < COUNT(more); i++) {
-            expect_ok(run(cairn_verb_logprobs,
+            expect_ok(run_out(cairn_verb_logprobs,
                           ARGS("logprobs", MODEL, "--tokens", in_path, "--temperature", "0.8", more[i][0], more[i][1], more[i][2] ? more[i][2] : "--json",
                                more[i][3] ? more[i][3] : "--json", a ? "--adapter" : NULL, adapter[a]),
                           &text));
@@ -156,11 +126,11 @@ static void test_guard(void **state)
 
     (void)state;
     ids_write(6, 12, 50);
-    expect_ok(run(cairn_verb_logprobs, ARGS("logprobs", MODEL, "--tokens", in_path), &want));
-    expect_ok(run(cairn_verb_logprobs, ARGS("logprobs", MODEL, "--tokens", in_path, "--path", "decode", "--prompt", "3", "--backend", "guard"), &text));
+    expect_ok(run_out(cairn_verb_logprobs, ARGS("logprobs", MODEL, "--tokens", in_path), &want));
+    expect_ok(run_out(cairn_verb_logprobs, ARGS("logprobs", MODEL, "--tokens", in_path, "--path", "decode", "--prompt", "3", "--backend", "guard"), &text));
     assert_string_equal(want, text);
     free(text);
-    expect_ok(run(cairn_verb_logprobs, ARGS("logprobs", MODEL, "--tokens", in_path, "--backend", "guard"), &text));
+    expect_ok(run_out(cairn_verb_logprobs, ARGS("logprobs", MODEL, "--tokens", in_path, "--backend", "guard"), &text));
     assert_string_equal(want, text);
     free(text);
     free(want);
@@ -180,7 +150,7 @@ static void test_greedy(void **state)
     for (int i = 0; i < 20; i++)
         prompt[i] = line_of(&at);
     free(text);
-    expect_ok(run(cairn_verb_generate, ARGS("generate", MODEL, "--ids", in_path, "--greedy", "--max-new", "9", "--ignore-stop"), &text));
+    expect_ok(run_out(cairn_verb_generate, ARGS("generate", MODEL, "--ids", in_path, "--greedy", "--max-new", "9", "--ignore-stop"), &text));
     at = text;
     for (int i = 0; i < 20; i++) {
         new[i] = line_of(&at);
@@ -194,7 +164,7 @@ static void test_greedy(void **state)
     assert_int_equal(*at, 0);
     free(text);
     lab_write(in_path, s.p, s.len);
-    expect_ok(run(cairn_verb_logprobs, ARGS("logprobs", MODEL, "--tokens", in_path), &scored));
+    expect_ok(run_out(cairn_verb_logprobs, ARGS("logprobs", MODEL, "--tokens", in_path), &scored));
     at = scored;
     for (int i = 0; i < 20; i++) {
         size_t n = json_array_size(json_object_get(prompt[i], "ids"));
@@ -220,8 +190,8 @@ static void test_lines_alone(void **state)
 
     (void)state;
     ids_write(70, 12, 30);
-    expect_ok(run(cairn_verb_generate, ARGS("generate", MODEL, "--ids", in_path, "--max-new", "6", "--seed", "3"), &all));
-    expect_ok(run(cairn_verb_generate, ARGS("generate", MODEL, "--ids", in_path, "--max-new", "6", "--seed", "4", "--threads", "1"), &seeded));
+    expect_ok(run_out(cairn_verb_generate, ARGS("generate", MODEL, "--ids", in_path, "--max-new", "6", "--seed", "3"), &all));
+    expect_ok(run_out(cairn_verb_generate, ARGS("generate", MODEL, "--ids", in_path, "--max-new", "6", "--seed", "4", "--threads", "1"), &seeded));
     a = get(in_path); /* the even lines are others now, the odd ones stay */
     b = a;
     for (int i = 0; i < 70; i++) {
@@ -237,7 +207,7 @@ static void test_lines_alone(void **state)
     free(a);
     lab_write(in_path, s.p, s.len);
     cairn_str_free(&s);
-    expect_ok(run(cairn_verb_generate, ARGS("generate", MODEL, "--ids", in_path, "--max-new", "6", "--seed", "3"), &other));
+    expect_ok(run_out(cairn_verb_generate, ARGS("generate", MODEL, "--ids", in_path, "--max-new", "6", "--seed", "3"), &other));
     a = all;
     b = other;
     c = seeded;
@@ -286,7 +256,7 @@ static void test_refused(void **state)
         int rc;
 
         lab_write(in_path, row[i].in, strlen(row[i].in));
-        rc = run(cairn_verb_logprobs, ARGS("logprobs", "--tokens", in_path, row[i].args[0], row[i].args[1], row[i].args[2]), &out);
+        rc = run_out(cairn_verb_logprobs, ARGS("logprobs", "--tokens", in_path, row[i].args[0], row[i].args[1], row[i].args[2]), &out);
         said = get(err_path);
         if (rc != row[i].code || !strstr(said, row[i].says))
             fail_msg("%s: %d %s", row[i].why, rc, said);
@@ -295,12 +265,12 @@ static void test_refused(void **state)
         free(said);
     }
     lab_write(in_path, "{\"ids\":[1,2]}\n", 14);
-    assert_int_equal(run(cairn_verb_generate, ARGS("generate", MODEL), NULL), 64);
-    assert_int_equal(run(cairn_verb_generate, ARGS("generate", MODEL, "--ids", in_path, "--prompt", "x"), NULL), 64);
-    assert_int_equal(run(cairn_verb_generate, ARGS("generate", MODEL, "--prompt", "x"), NULL), 65); /* has no tokenizer */
-    assert_int_equal(run(cairn_verb_generate, ARGS("generate", MODEL, "--ids", in_path, "--max-new", "999999999"), NULL), 65);
-    assert_int_equal(run(cairn_verb_eval, ARGS("eval", MODEL, "--set", in_path), NULL), 64); /* belongs to no run */
-    assert_int_equal(run(cairn_verb_eval, ARGS("eval", MODEL), NULL), 64);
+    assert_int_equal(run_out(cairn_verb_generate, ARGS("generate", MODEL), NULL), 64);
+    assert_int_equal(run_out(cairn_verb_generate, ARGS("generate", MODEL, "--ids", in_path, "--prompt", "x"), NULL), 64);
+    assert_int_equal(run_out(cairn_verb_generate, ARGS("generate", MODEL, "--prompt", "x"), NULL), 65); /* has no tokenizer */
+    assert_int_equal(run_out(cairn_verb_generate, ARGS("generate", MODEL, "--ids", in_path, "--max-new", "999999999"), NULL), 65);
+    assert_int_equal(run_out(cairn_verb_eval, ARGS("eval", MODEL, "--set", in_path), NULL), 64); /* belongs to no run */
+    assert_int_equal(run_out(cairn_verb_eval, ARGS("eval", MODEL), NULL), 64);
 }
 
 /* A run: its newest policy, its template and tokenizer; an evaluation by hand gives what the chain's has. */
@@ -319,7 +289,7 @@ static void test_run(void **state)
     lab_stage_ok("score", lab.run, 0, "held");
     OK(cairn_manifest_load(&m, dir, err));
     metrics = json_object_get(m->content, "metrics");
-    expect_ok(run(cairn_verb_eval, ARGS("eval", lab.run, "--set", set, "--json"), &text));
+    expect_ok(run_out(cairn_verb_eval, ARGS("eval", lab.run, "--set", set, "--json"), &text));
     v = json_loads(text, 0, NULL);
     assert_non_null(v);
     assert_int_equal(json_integer_value(json_object_get(v, "k")), 5);
@@ -329,11 +299,11 @@ static void test_run(void **state)
     assert_true(json_number_value(json_object_get(v, "accuracy")) == json_number_value(json_object_get(metrics, "accuracy")));
     json_decref(v);
     free(text);
-    expect_ok(run(cairn_verb_eval, ARGS("eval", policy, "--set", set, "--set", set, "-k", "2", "--limit", "2", "--temperature", "0"), &text));
+    expect_ok(run_out(cairn_verb_eval, ARGS("eval", policy, "--set", set, "--set", set, "-k", "2", "--limit", "2", "--temperature", "0"), &text));
     assert_non_null(strstr(text, "held"));
     free(text);
-    expect_ok(run(cairn_verb_generate, ARGS("generate", lab.run, "--prompt", "1+2=", "--max-new", "8"), &text));
-    expect_ok(run(cairn_verb_generate, ARGS("generate", policy, "--prompt", "1+2=", "--max-new", "8", "--json"), &again));
+    expect_ok(run_out(cairn_verb_generate, ARGS("generate", lab.run, "--prompt", "1+2=", "--max-new", "8"), &text));
+    expect_ok(run_out(cairn_verb_generate, ARGS("generate", policy, "--prompt", "1+2=", "--max-new", "8", "--json"), &again));
     v = json_loads(again, 0, NULL);
     assert_non_null(v); /* the text of --json is the text without it */
     assert_true(json_array_size(json_object_get(v, "ids")) <= 8);
@@ -341,7 +311,7 @@ static void test_run(void **state)
     json_decref(v);
     free(text);
     free(again);
-    assert_int_equal(run(cairn_verb_generate, ARGS("generate", lab.run, "--step", "4", "--prompt", "x"), NULL), 69);
+    assert_int_equal(run_out(cairn_verb_generate, ARGS("generate", lab.run, "--step", "4", "--prompt", "x"), NULL), 69);
     cairn_manifest_destroy(m);
     cairn_run_close(run_);
     free(dir);

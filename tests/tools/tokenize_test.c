@@ -1,83 +1,9 @@
 /* tokenize_test.c - `cairn tokenize` and `cairn detokenize`: output line for line, exit codes, sentences, lost output. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "verb.h"
 
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include "base/file.h"
 #include "base/json.h"
-#include "tools/verbs.h"
 
 #define MINI "recipes/data/tokenizers/mini-glm"
-
-static char folder[] = "/tmp/tokenize_test.XXXXXX";
-static char in_path[64], out_path[64], err_path[64];
-
-static int setup(void **state)
-{
-    (void)state;
-    if (!mkdtemp(folder))
-        return -1;
-    snprintf(in_path, sizeof in_path, "%s/in.jsonl", folder);
-    snprintf(out_path, sizeof out_path, "%s/out", folder);
-    snprintf(err_path, sizeof err_path, "%s/err", folder);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return cairn_tree_remove(folder, NULL) != CAIRN_OK;
-}
-
-static void put(const char *path, const char *text, size_t n)
-{
-    unlink(path);
-    assert_int_equal(cairn_file_create(path, text, n, NULL), CAIRN_OK);
-}
-
-/* Runs the verb in a child; stdout goes to `out`. Returns its exit code. */
-static int run(int (*verb)(int, char **), const char *const *args, const char *out)
-{
-    char *argv[8] = {0};
-    int argc = 0, status = 0;
-    pid_t pid;
-
-    while (args[argc]) {
-        argv[argc] = (char *)(uintptr_t)args[argc];
-        argc++;
-    }
-    fflush(NULL);
-    pid = fork();
-    if (!pid) {
-        int o = open(out, O_WRONLY | O_CREAT | O_TRUNC, 0600), e = open(err_path, O_WRONLY | O_CREAT | O_TRUNC, 0600), rc;
-
-        dup2(o, 1);
-        dup2(e, 2);
-        rc = verb(argc, argv);
-        fflush(NULL);
-        _exit(rc);
-    }
-    assert_true(pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
-
-static char *get(const char *path)
-{
-    char *text = NULL;
-    size_t n;
-
-    assert_int_equal(cairn_file_read(path, 1 << 24, &text, &n, NULL), CAIRN_OK);
-    return text;
-}
 
 static void lines(void **state)
 {
@@ -208,5 +134,5 @@ int main(void)
         cmocka_unit_test(help_ends_with_examples),
     };
 
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }
