@@ -129,24 +129,35 @@ static enum cairn_status grade(void *arg, int64_t prompt_id, const struct cairn_
     const json_t *markers = cairn_recipe_list(x->recipe, "score.marker");
     const char *marker[CAIRN_MARKERS_MAX];
     struct cairn_grade_opts o = {.marker = marker};
+    struct cairn_grade_job *job = calloc((size_t)n + 1, sizeof *job);
+    size_t *at = calloc((size_t)n + 1, sizeof *at);
     enum cairn_status st = CAIRN_OK;
 
+    if (!job || !at)
+        TRY(CAIRN_NOMEM(err));
     if (!p)
-        return CAIRN_BUG(err, "a candidate of no prompt");
+        TRY(CAIRN_BUG(err, "a candidate of no prompt"));
     for (size_t i = 0; i < json_array_size(markers) && i < CAIRN_MARKERS_MAX; i++)
         marker[o.markers++] = json_string_value(json_array_get(markers, i));
+    cairn_str_clear(&x->text);
     for (int s = 0; s < n; s++) {
-        struct cairn_verdict v;
-
-        cairn_str_clear(&x->text);
         TRY(cairn_tokenizer_decode(x->kept->prompting.tokenizer, r[s].tokens, r[s].n, NULL, &x->text, err));
-        TRY(cairn_grader_process_grade(x->ctx->graders, grader_of(x, prompt_id), &o, p->answer, p->answer_bytes,
-                                       cairn_str_z(&x->text), x->text.len, &v, err));
-        verdict[s] = v.match != 0;
-        value[s] = (float)v.value;
-        status[s] = (uint8_t)v.status;
+        at[s + 1] = x->text.len;
+    }
+    for (int s = 0; s < n; s++)
+        job[s] = (struct cairn_grade_job){.gold = p->answer,
+                                          .gold_bytes = p->answer_bytes,
+                                          .response = cairn_str_z(&x->text) + at[s],
+                                          .response_bytes = at[s + 1] - at[s]};
+    TRY(cairn_grader_process_grade_many(x->ctx->graders, grader_of(x, prompt_id), &o, job, (size_t)n, err));
+    for (int s = 0; s < n; s++) {
+        verdict[s] = job[s].verdict.match != 0;
+        value[s] = (float)job[s].verdict.value;
+        status[s] = (uint8_t)job[s].verdict.status;
     }
 out:
+    free(job);
+    free(at);
     return st;
 }
 

@@ -31,7 +31,7 @@ struct rollout {
     int64_t longest;             /* positions that it was made for */
     int dynamic, rounds;
     struct cairn_carry carry;     /* of the step before */
-    struct cairn_str text;        /* of the response being graded */
+    struct cairn_str text;        /* of the responses being graded */
     int64_t sampled, sampled_all; /* response tokens drawn by this rank; by all ranks of the attempt, as last told */
     int64_t done, done_all;       /* rollouts, for the bar */
     int64_t divided;              /* units that have somebody who makes them */
