@@ -33,10 +33,20 @@ setup_file() {
     "$cairn" digest "$dir" >"$BATS_TEST_TMPDIR/before"
     printf 'score: {reward: {wrong: -1.0}}\n' >"$BATS_TEST_TMPDIR/harsh.yaml"
     is 0 "$cairn" replay "$dir" --score "$BATS_TEST_TMPDIR/harsh.yaml"
-    says "replay/harsh/step/000002/score" "36 rewards"
-    [ -e "$dir/replay/harsh/eval/000000/heldout/score/MANIFEST.json" ]
+    says "replay/harsh step/000002/score" "replay/harsh eval/000000/heldout/score" "36 rewards"
+    [ -e "$dir/replay/harsh/1/MANIFEST.json" ]
+    is 0 "$cairn" inspect "$dir/replay/harsh/1" --json
+    says '"name":"step/000002/score"' '"name":"eval/000000/heldout/score"' '"units":4'
     "$cairn" digest "$dir" | diff "$BATS_TEST_TMPDIR/before" -
     is 0 "$cairn" verify --deep "$dir"
+    # Called again: nothing new. Part by part: what is there already is left, the rest is added, the figures are those of all.
+    is 0 "$cairn" replay "$dir" --score "$BATS_TEST_TMPDIR/harsh.yaml"
+    [ ! -e "$dir/replay/harsh/2" ]
+    is 0 "$cairn" replay "$dir" --score "$BATS_TEST_TMPDIR/harsh.yaml" --name parts --only step=1
+    is 0 "$cairn" replay "$dir" --score "$BATS_TEST_TMPDIR/harsh.yaml" --name parts
+    says "replay/parts step/000001/score" "replay/parts step/000002/score"
+    is 0 "$cairn" inspect "$dir/replay/parts/2" --json
+    says '"name":"step/000002/score"' '"units":3'
     # The run's own recipe changes nothing.
     is 0 "$cairn" replay "$dir" --score "$micro" --name own
     says "0 verdicts, 0 rewards, 0 advantages of 36"

@@ -1,6 +1,6 @@
 /* replay.h - what `cairn replay` does with stored rollouts.
  *
- *   RUN/replay/NAME/step/SSSSSS/score   scores by another recipe, beside RUN's own (--score); no line in `cairn digest`
+ *   RUN/replay/NAME/1, 2, ...            scores by another recipe, beside RUN's own (--score; replay_scores.h); no line in `cairn digest`
  *   NEW                                  a run whose rollouts are those of another run or of a file; its recipe's run.origin says so:
  *                                        "run UUID" (--train) or "file NAME DIGEST" (--from)
  */

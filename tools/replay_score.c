@@ -5,12 +5,14 @@
 
 #include "base/file.h"
 #include "base/str.h"
-#include "ckpt/attempt.h"
 #include "stages/score/score.h"
 #include "stages/common/graders.h"
 #include "tools/cli.h"
 #include "tools/replay.h"
+#include "tools/replay_scores.h"
 #include "tools/replay_stored.h"
+
+#define SPAN_S 10.0 /* what of the grading a kill may cost */
 
 struct job {
     const struct cairn_replay_opts *o;
@@ -21,6 +23,7 @@ struct job {
     struct cairn_grader_process *graders;
     struct cairn_tokenizer *tokenizer;
     struct cairn_stored_prompts prompts;
+    struct cairn_replay_scores *scores;
 };
 
 /* What one link needs and gives. */
@@ -64,41 +67,6 @@ static int64_t cap_of(const struct job *j, const struct cairn_link *l)
 
     return json_is_integer(cap) ? json_integer_value(cap)
                                 : cairn_recipe_i64(cairn_run_recipe(j->run, l->step), "rollout.max_new_tokens");
-}
-
-/* Commits w->s in dir; m: the manifest of the link under the other recipe. */
-static enum cairn_status store(struct work *w, const char *dir, struct cairn_manifest *m, const json_t *metrics,
-                               struct cairn_error *err)
-{
-    const struct cairn_attempt_opts ao = {.identity = cairn_manifest_identity(m)};
-    struct cairn_shard_entry *entry = NULL;
-    enum cairn_status st = CAIRN_OK;
-    struct cairn_attempt *a = NULL;
-
-    if (json_object_set(m->content, "metrics", (json_t *)metrics) ||
-        json_object_set_new(m->content, "units", json_integer(w->in.units)))
-        TRY(CAIRN_NOMEM(err));
-    TRY(cairn_attempt_begin(&a, dir, &ao, err));
-    if (w->in.units) { /* one file of all: nobody takes over half a replay, and files are most of what it costs */
-        TRY(cairn_scores_write_whole(&w->s, w->in.unit, w->in.units, a, &entry, err));
-        TRY(cairn_manifest_add_shard(m, entry, err));
-    }
-    TRY(cairn_attempt_commit(a, m, err));
-out:
-    cairn_attempt_end(a);
-    return st;
-}
-
-/* A second replay under this name must be the same one. */
-static enum cairn_status settled_check(const char *dir, const struct cairn_manifest *m, const char *name, struct cairn_error *err)
-{
-    struct cairn_manifest *there = NULL;
-    enum cairn_status st = cairn_manifest_load(&there, dir, err);
-
-    if (st == CAIRN_OK && !cairn_digest_equal(cairn_manifest_identity(there), cairn_manifest_identity(m)))
-        st = cairn_fail(err, CAIRN_EUSAGE, "%s holds scores by another recipe; take another --name than %s", dir, name);
-    cairn_manifest_destroy(there);
-    return st;
 }
 
 /* ---- telling -------------------------------------------------------------------------------------------------------- */
@@ -250,23 +218,18 @@ out:
     return st;
 }
 
-static enum cairn_status link_score(struct job *j, const struct cairn_link *l, struct cairn_error *err)
+static enum cairn_status link_score(struct job *j, const struct cairn_link *l, int i, struct cairn_error *err)
 {
     const struct cairn_link score = {l->step, CAIRN_STAGE_SCORE, l->eval};
     enum cairn_status st = CAIRN_OK;
-    char *own = cairn_link_relative(&score), *relative = own ? cairn_format("replay/%s/%s", j->name, own) : NULL,
-         *dir = relative ? cairn_run_path(j->run, relative) : NULL;
-    struct cairn_manifest *m = NULL;
+    char *own = cairn_link_relative(&score), *label = own ? cairn_format("replay/%s %s", j->name, own) : NULL;
     json_t *metrics = NULL;
     struct work w = {0};
     struct cairn_score_opts so;
+    int taken;
 
-    if (!dir)
+    if (!label)
         TRY(CAIRN_NOMEM(err));
-    TRY(cairn_link_manifest(j->run, &score, &m, err));
-    m->recipe = j->hash;
-    if (cairn_artefact_committed(dir))
-        TRY(settled_check(dir, m, j->name, err));
     TRY(work_open(&w, j, l, err));
     so = (struct cairn_score_opts){.recipe = j->recipe,
                                    .graders = j->graders,
@@ -275,21 +238,20 @@ static enum cairn_status link_score(struct job *j, const struct cairn_link *l, s
                                    .nfiles = w.in.nfiles,
                                    .grader = w.grader,
                                    .cap = cap_of(j, l)};
-    TRY(cairn_score_grade(&w.s, &w.in.r, 0, w.in.r.n, &so, err));
+    TRY(cairn_replay_scores_take(j->scores, i, &w.s, &taken, err));
+    if (!taken)
+        TRY(cairn_score_grade(&w.s, &w.in.r, 0, w.in.r.n, &so, err));
     TRY(cairn_score_rewards(&w.s, &w.in.r, &so, err));
     metrics = cairn_score_metrics(&w.s, &w.in.r);
     if (!metrics)
         TRY(CAIRN_NOMEM(err));
-    if (!cairn_artefact_committed(dir))
-        TRY(store(&w, dir, m, metrics, err));
-    TRY(tell(j, relative, &w, err));
+    TRY(tell(j, label, &w, err));
+    TRY(cairn_replay_scores_put(j->scores, i, &w.s, metrics, err));
 out:
-    cairn_manifest_destroy(m);
     json_decref(metrics);
     work_close(&w);
     free(own);
-    free(relative);
-    free(dir);
+    free(label);
     return st;
 }
 
@@ -335,12 +297,15 @@ enum cairn_status cairn_replay_score(const struct cairn_replay_opts *o, struct c
 
     TRY(job_open(&j, err));
     TRY(cairn_stored_links(j.run, &o->only, &link, &n, err));
+    TRY(cairn_replay_scores_open(&j.scores, j.run, j.name, j.hash, link, n, SPAN_S, err));
     for (int i = 0; i < n; i++) {
         TRY(cairn_stage_stopping(err));
-        TRY(link_score(&j, &link[i], err));
+        TRY(link_score(&j, &link[i], i, err));
     }
+    TRY(cairn_replay_scores_commit(j.scores, err));
 out:
     free(link);
+    cairn_replay_scores_close(j.scores);
     cairn_stored_prompts_free(&j.prompts);
     cairn_tokenizer_free(j.tokenizer);
     cairn_grader_process_stop(j.graders);

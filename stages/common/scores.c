@@ -44,8 +44,8 @@ void cairn_scores_free(struct cairn_scores_table *s)
 
 #define COLUMNS 10
 
-/* Rows [begin, end) as COLUMNS columns. Their answers are appended to text, whose offsets go to (end - begin + 1) at offsets; the column of the text
- * has no address yet, as it may move. */
+/* Rows [begin, end) as COLUMNS columns. Their answers are appended to text, whose offsets go to (end - begin + 1) at offsets; the
+ * column of the text has no address yet, as it may move. */
 static void unit_columns(const struct cairn_scores_table *s, int64_t begin, int64_t end, struct cairn_str *text, int64_t *offsets,
                          struct cairn_column c[COLUMNS])
 {
@@ -72,34 +72,37 @@ static void unit_columns(const struct cairn_scores_table *s, int64_t begin, int6
            COLUMNS * sizeof *c);
 }
 
-/* Units first, first + 1, ... (units of them) of which unit u is rows [bound[u], bound[u + 1]), as one shard. */
-static enum cairn_status units_write(const struct cairn_scores_table *s, int first, const int64_t *bound, int units, struct cairn_attempt *a,
-                                     const char *name, const char *identity, struct cairn_shard_entry **entry, struct cairn_error *err)
+enum cairn_status cairn_scores_write_parts(const struct cairn_scores_part *part, int first, int parts, struct cairn_attempt *a,
+                                           const char *name, const char *identity, struct cairn_shard_entry **entry,
+                                           struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    int64_t *offsets = malloc((size_t)(bound[units] - bound[0] + units + 1) * sizeof *offsets), at = 0;
-    struct cairn_column *c = calloc((size_t)units * COLUMNS + 1, sizeof *c);
-    int *unit = calloc((size_t)units * COLUMNS + 1, sizeof *unit);
+    int64_t rows = parts, at = 0, *offsets;
+    struct cairn_column *c = calloc((size_t)parts * COLUMNS + 1, sizeof *c);
+    int *unit = calloc((size_t)parts * COLUMNS + 1, sizeof *unit);
     struct cairn_str text = {0};
     size_t from = 0;
 
+    for (int u = 0; u < parts; u++)
+        rows += part[u].end - part[u].begin;
+    offsets = malloc((size_t)(rows + 1) * sizeof *offsets);
     if (!offsets || !c || !unit)
         TRY(CAIRN_NOMEM(err));
-    for (int u = 0; u < units; u++) {
-        unit_columns(s, bound[u], bound[u + 1], &text, offsets + at, c + u * COLUMNS);
+    for (int u = 0; u < parts; u++) {
+        unit_columns(part[u].s, part[u].begin, part[u].end, &text, offsets + at, c + u * COLUMNS);
         for (int k = 0; k < COLUMNS; k++)
             unit[u * COLUMNS + k] = first + u;
-        at += bound[u + 1] - bound[u] + 1;
+        at += part[u].end - part[u].begin + 1;
     }
     if (text.oom)
         TRY(CAIRN_NOMEM(err));
-    for (int u = 0; u < units; u++) {
+    for (int u = 0; u < parts; u++) {
         struct cairn_column *x = &c[u * COLUMNS + COLUMNS - 2];
 
         x->p = cairn_str_z(&text) + from;
         from += (size_t)x->count;
     }
-    TRY(cairn_units_write(a, name, identity, c, unit, units * COLUMNS, entry, err));
+    TRY(cairn_units_write(a, name, identity, c, unit, parts * COLUMNS, entry, err));
 out:
     cairn_str_free(&text);
     free(offsets);
@@ -108,25 +111,19 @@ out:
     return st;
 }
 
-enum cairn_status cairn_scores_write(const struct cairn_scores_table *s, int64_t begin, int64_t end, struct cairn_attempt *a, int unit,
-                                     const char *identity, struct cairn_shard_entry **entry, struct cairn_error *err)
+enum cairn_status cairn_scores_write(const struct cairn_scores_table *s, int64_t begin, int64_t end, struct cairn_attempt *a,
+                                     int unit, const char *identity, struct cairn_shard_entry **entry, struct cairn_error *err)
 {
-    const int64_t bound[2] = {begin, end};
+    const struct cairn_scores_part part = {s, begin, end};
     char name[32];
 
     cairn_unit_name(unit, name);
-    return units_write(s, unit, bound, 1, a, name, identity, entry, err);
-}
-
-enum cairn_status cairn_scores_write_whole(const struct cairn_scores_table *s, const int64_t *unit, int units, struct cairn_attempt *a,
-                                           struct cairn_shard_entry **entry, struct cairn_error *err)
-{
-    return units_write(s, 0, unit, units, a, "units", "", entry, err);
+    return cairn_scores_write_parts(&part, unit, 1, a, name, identity, entry, err);
 }
 
 /* Reads a column of a unit and puts its n elements at dst. */
-static enum cairn_status column_into(struct cairn_reader *from, int unit, const char *name, enum cairn_dtype t, void *dst, int64_t n,
-                                     struct cairn_error *err)
+static enum cairn_status column_into(struct cairn_reader *from, int unit, const char *name, enum cairn_dtype t, void *dst,
+                                     int64_t n, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     void *h = NULL;
@@ -152,7 +149,8 @@ static enum cairn_status extracted_into(struct cairn_reader *from, int unit, cha
     TRY(cairn_unit_read(from, unit, "extracted", CAIRN_U8, (void **)&text, &bytes, err));
     for (int64_t i = 0; i < n; i++) {
         if (k != n + 1 || offsets[i] < 0 || offsets[i + 1] < offsets[i] || offsets[i + 1] > bytes)
-            TRY(cairn_fail(err, CAIRN_EDATA, "%s: unit %d: extracted answers have impossible offsets", cairn_reader_path(from), unit));
+            TRY(cairn_fail(err, CAIRN_EDATA, "%s: unit %d: extracted answers have impossible offsets", cairn_reader_path(from),
+                           unit));
         dst[i] = calloc(1, (size_t)(offsets[i + 1] - offsets[i]) + 1);
         if (!dst[i])
             TRY(CAIRN_NOMEM(err));

@@ -5,6 +5,7 @@
 #include "ckpt/attempt.h"
 #include "grade/grade.h"
 #include "tools/replay_only.h"
+#include "tools/replay_scores.h"
 
 /* Makes the rollout artefact of a step anew, consistent in every digest, after `change`. */
 static void forge(const struct lab *l, int step, void (*change)(struct cairn_rollouts *r))
@@ -232,6 +233,104 @@ static void test_ways(void **state)
     lab_close(&l);
 }
 
+/* ---- what --score stores ------------------------------------------------------------------------------------------------ */
+
+/* Link i's scores, made up: the same for the same i. */
+static void scores_make(struct cairn_scores_table *s, int i)
+{
+    OK(cairn_scores_create(s, 12, err));
+    for (int64_t k = 0; k < s->n; k++) {
+        s->verdict[k] = (uint8_t)((k + i) % 3 == 0);
+        s->value[k] = s->verdict[k] ? 1 : (float)k / 32;
+        s->status[k] = (uint8_t)(k % 2);
+        s->reward[k] = (float)(i + 1) * s->value[k];
+        s->group[k] = (int32_t)(k / 3);
+        if (k % 4)
+            s->extracted[k] = cairn_format("%d:%d", i, (int)k);
+    }
+}
+
+/* Puts links [from, to), of which those below `there` must have been finished by an attempt that died. */
+static void scores_put(struct cairn_replay_scores *x, int from, int to, int there)
+{
+    for (int i = from; i < to; i++) {
+        struct cairn_scores_table s, got;
+        json_t *metrics = json_pack("{s:i}", "accuracy", i);
+        int taken;
+
+        scores_make(&s, i);
+        OK(cairn_scores_create(&got, s.n, err));
+        OK(cairn_replay_scores_take(x, i, &got, &taken, err));
+        assert_int_equal(taken, i < there);
+        if (taken) {
+            assert_memory_equal(got.verdict, s.verdict, (size_t)s.n);
+            assert_memory_equal(got.status, s.status, (size_t)s.n);
+            assert_memory_equal(got.value, s.value, (size_t)s.n * sizeof *s.value);
+        }
+        OK(cairn_replay_scores_put(x, i, &s, metrics, err));
+        cairn_scores_free(&s);
+        cairn_scores_free(&got);
+        json_decref(metrics);
+    }
+}
+
+/* Interrupted between links and taken up again, or at one go: the same artefact; of its links none twice. */
+static void test_scores_stored(void **state)
+{
+    static const struct {
+        const char *name;
+        double span_s; /* 0: each link is made durable by itself */
+        int died, there;
+    } row[] = {{"whole", 1000, 0, 0}, {"died", 0, 3, 3}, {"at-once", 1000, 2, 0}, {"first", 0, 1, 1}, {"last", 0, 4, 4}};
+    const struct cairn_link link[] = {{1, CAIRN_STAGE_ROLLOUT, NULL},
+                                      {2, CAIRN_STAGE_ROLLOUT, NULL},
+                                      {3, CAIRN_STAGE_ROLLOUT, NULL},
+                                      {4, CAIRN_STAGE_ROLLOUT, NULL}};
+    const struct cairn_digest recipe = {1, 2}, other = {3, 4};
+    struct cairn_replay_scores *x = NULL;
+    struct cairn_digest first = {0, 0};
+    struct cairn_run *run;
+    struct lab l;
+
+    (void)state;
+    lab_open(&l);
+    run = lab_init(&l, LAB_OVERRIDES("run.steps=4"));
+    for (int step = 1; step <= 4; step++)
+        for (int s = 0; s < (step < 4 ? 4 : 1); s++)
+            lab_stage_ok(cairn_stage_name((enum cairn_stage)s), l.run, step, NULL);
+    for (size_t i = 0; i < COUNT(row); i++) {
+        struct cairn_manifest_head head;
+        char dir[400];
+
+        if (row[i].died) {
+            OK(cairn_replay_scores_open(&x, run, row[i].name, recipe, link, 4, row[i].span_s, err));
+            scores_put(x, 0, row[i].died, 0);
+            cairn_replay_scores_close(x);
+        }
+        OK(cairn_replay_scores_open(&x, run, row[i].name, recipe, link, 4, row[i].span_s, err));
+        scores_put(x, 0, 4, row[i].there);
+        OK(cairn_replay_scores_commit(x, err));
+        cairn_replay_scores_close(x);
+        snprintf(dir, sizeof dir, "%s/replay/%s/1", l.run, row[i].name);
+        OK(cairn_manifest_head(&head, dir, err));
+        if (!i)
+            first = head.digest;
+        else if (!cairn_digest_equal(first, head.digest))
+            fail_msg("%s: another artefact", row[i].name);
+        /* Again, and by another recipe. */
+        OK(cairn_replay_scores_open(&x, run, row[i].name, recipe, link, 4, 1, err));
+        scores_put(x, 0, 4, 0);
+        OK(cairn_replay_scores_commit(x, err));
+        cairn_replay_scores_close(x);
+        snprintf(dir, sizeof dir, "%s/replay/%s/2", l.run, row[i].name);
+        assert_false(cairn_path_exists(dir));
+        FAILS(CAIRN_EUSAGE, "holds scores by another recipe",
+              cairn_replay_scores_open(&x, run, row[i].name, other, link, 4, 1, err));
+    }
+    cairn_run_close(run);
+    lab_close(&l);
+}
+
 /* ---- slices --------------------------------------------------------------------------------------------------------- */
 
 static void test_only_text(void **state)
@@ -327,9 +426,10 @@ static void test_only_links(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_forged), cmocka_unit_test(test_carried),
-                                       cmocka_unit_test(test_ways),   cmocka_unit_test(test_only_text),
-                                       cmocka_unit_test(test_only),   cmocka_unit_test(test_only_links)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_forged),        cmocka_unit_test(test_carried),
+                                       cmocka_unit_test(test_scores_stored), cmocka_unit_test(test_ways),
+                                       cmocka_unit_test(test_only_text),     cmocka_unit_test(test_only),
+                                       cmocka_unit_test(test_only_links)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
