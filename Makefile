@@ -424,7 +424,7 @@ help:
 	@echo "make test-faults every file operation fails, kills at random moments, races, flipped bits; the commit protocol's model (an hour; goes on after a kill)"
 	@echo "make test-slurm  runs as Slurm jobs under fire, on a cluster of four nodes made for it (needs root)"
 	@echo "make devcluster  a shell on a Slurm cluster of four nodes on this machine (needs root)"
-	@echo "make test-planted  the gate against some 60 mistakes that are made on purpose"
+	@echo "make test-planted  the gate against some 90 mistakes that are made on purpose"
 	@echo "make fuzz-grade  feed the graders what nobody would write; FUZZ_SECONDS=60 FUZZ_JOBS=1"
 	@echo "make bench       measure this machine and this build"
 	@echo "make bench-demo  the demo with three seeds, and the means"

@@ -88,7 +88,7 @@ static enum cairn_status manifest_check(const struct cairn_run *run, const struc
     return st;
 }
 
-/* Trainer and sampler disagreed in the midst of a run: the gate looks on the newest policy for where, and err says that, too. */
+/* Trainer and sampler disagreed in the midst of a run, or one of them made what is no number: the gate looks on the newest policy for where, and err says that, too. */
 static void mismatch_locate(const struct cairn_run *run, struct cairn_error *err)
 {
     const struct cairn_check_opts o = {.dir = run->dir, .first = 1, .last = 5};
@@ -127,7 +127,7 @@ static enum cairn_status link_run(const struct cairn_run *run, const struct cair
     }
     if (st == CAIRN_OK && (a->json || !a->quiet))
         st = cairn_trail_tell(run, l, a->json, err);
-    if (st == CAIRN_ENUMERIC && l->stage == CAIRN_STAGE_TRAIN)
+    if (st == CAIRN_ENUMERIC && !l->eval && (l->stage == CAIRN_STAGE_TRAIN || l->stage == CAIRN_STAGE_ROLLOUT))
         mismatch_locate(run, err);
     return st;
 }
