@@ -25,32 +25,40 @@ struct room {
     struct span span;
 };
 
-/* D and lse of the block's rows: a warp a row. */
-__device__ static inline void row_sums(const struct heads_job *k, const struct span *z, int h, struct room *s)
+/* D and lse of 64 rows from row `first` of the span on: 16 lanes a row, all of a thread's loads under way together. A warpgroup. */
+__device__ static inline void row_sums(const struct heads_job *k, const struct span *z, int h, int first, float *D, float *lse)
 {
-    int lane = threadIdx.x % 32;
+    enum { EACH = 8 };
+    int part = threadIdx.x % 16, group = threadIdx.x % 128 / 16;
+    struct eight<bf16> o[EACH], d_o[EACH];
+    float l[EACH];
 
-    for (int r = threadIdx.x / 32; r < HIGH; r += THREADS / 32) {
-        const bf16 *o = channels(z, &k->o, h, z->first + r, lane * 8, k->V),
-                   *d_o = channels(z, &k->d_o, h, z->first + r, lane * 8, k->V);
-        int64_t at = (z->row0 + z->first + r) * (int64_t)k->H + h;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        int p = first + i * 8 + group, there = p < z->len && part * 8 < k->V;
+        int64_t row = z->row0 + (p < z->len ? p : 0), at = part * 8 < k->V ? part * 8 : 0;
+
+        o[i] = fetch8((const bf16 *)k->o.p + row * k->o.s[0] + h * k->o.s[1] + at);
+        d_o[i] = there ? fetch8((const bf16 *)k->d_o.p + row * k->d_o.s[0] + h * k->d_o.s[1] + at) : nothing8((const bf16 *)k->d_o.p);
+        l[i] = p < z->len ? k->lse[row * k->H + h] * LOG2E : INFINITY;
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        int r = i * 8 + group, p = first + r;
         float sum = 0.0f, a[8], b[8];
 
-        if (o) {
-            ld8(o, 8, 1, a);
-            ld8(d_o, 8, 1, b);
+        open8(o[i], a);
+        open8(d_o[i], b);
 #pragma unroll
-            for (int e = 0; e < 8; e++)
-                sum = fmaf(a[e], b[e], sum);
-        }
-        sum = warp_sum(sum);
-        if (!lane) {
-            int there = z->first + r < z->len;
-
-            s->D[r] = sum;
-            s->lse[r] = there ? k->lse[at] * LOG2E : INFINITY;
-            if (there)
-                k->D[at] = sum;
+        for (int e = 0; e < 8; e++)
+            sum = fmaf(a[e], b[e], sum);
+#pragma unroll
+        for (int half = 8; half; half >>= 1)
+            sum += __shfl_xor_sync(0xffffffffu, sum, half);
+        if (!part) {
+            D[r] = p < z->len ? sum : 0.0f, lse[r] = l[i];
+            if (p < z->len)
+                k->D[(z->row0 + (int64_t)p) * k->H + h] = sum;
         }
     }
 }
@@ -66,6 +74,12 @@ __device__ static inline void sum_keys(const struct heads_job *k, int h, int ste
     uint64_t weight = wgmma_operand(shared_address(s->dl[w]), 0, 1024);
     float scale = k->scale * LOG2E, lse[2], D[2], dq[96];
 
+    bring<128>(k, z, &k->q_nope, &k->q_rope, &k->d_o, h, first, s->mine[w][0]);
+    row_sums(k, z, h, first, s->D + 64 * w, s->lse + 64 * w);
+    copy_wait<0>();
+    fence_for_wgmma();
+    barrier_arrive(&s->bar.ready[w]);
+    barrier_wait(&s->bar.ready[w], 0);
 #pragma unroll
     for (int half = 0; half < 2; half++)
         lse[half] = s->lse[64 * w + r + 8 * half], D[half] = s->D[64 * w + r + 8 * half];
@@ -105,7 +119,7 @@ __device__ static inline void sum_keys(const struct heads_job *k, int h, int ste
             }
         fence_for_wgmma();
         barrier_arrive(&s->bar.ready[w]);
-        barrier_wait(&s->bar.ready[w], b % 2);
+        barrier_wait(&s->bar.ready[w], b % 2 ^ 1);
         wgmma_chain<4, 0, 1>(dq, weight, 32, across, 2048);
         give_back(&s->bar, buffer);
     }
@@ -141,10 +155,6 @@ __global__ void __launch_bounds__(THREADS, 1) attention_heads_query_tiles(const 
     __syncthreads();
     if (!s->span.len || s->span.len > k.longest)
         return;
-    keep_load(&k, &s->span, &k.q_nope, &k.q_rope, &k.d_o, h, s->mine[0][0]);
-    row_sums(&k, &s->span, h, s);
-    fence_for_wgmma();
-    __syncthreads();
     steps = (s->span.first + HIGH < s->span.len ? s->span.first + HIGH : s->span.len) - 1;
     steps = steps / STEP + 1;
     if (threadIdx.x < 256) {
@@ -156,7 +166,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_heads_query_tiles(const 
         registers_less<40>();
         for (int b = buffer; b < steps; b += 2) {
             barrier_wait(&s->bar.unused[buffer], b / 2 % 2 ^ 1);
-            step_load(&k, &s->span, &k.k_nope, &k.k_rope, &k.v, h, b, s->key[buffer][0]);
+            bring<64>(&k, &s->span, &k.k_nope, &k.k_rope, &k.v, h, b * STEP, s->key[buffer][0]);
             copy_wait<0>();
             fence_for_wgmma();
             barrier_arrive(&s->bar.loaded[buffer]);

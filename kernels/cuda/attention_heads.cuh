@@ -81,57 +81,30 @@ __device__ static inline void span_find(const struct heads_job *k, int item, int
         out->len = 0;
 }
 
-/* 16 bytes of row p of the span, channels `at` .. of x, which has `wide`; NULL where there is nothing. */
-__device__ static inline const bf16 *channels(const struct span *z, const struct arg *x, int h, int p, int at, int wide)
+/* Brings 64 rows from row p0 of the span on into tiles of shared memory: nope, rope, values behind each other. THREADS_OF of them: thread t
+ * chunk t % 8 of every (THREADS_OF / 8)-th line from t / 8 on. Committed, not waited for. */
+template <int THREADS_OF>
+__device__ static inline void bring(const struct heads_job *k, const struct span *z, const struct arg *nope, const struct arg *rope,
+                                    const struct arg *values, int h, int p0, unsigned char *to)
 {
-    return p < z->len && at < wide ? (const bf16 *)x->p + (z->row0 + p) * x->s[0] + (x->ndim == 3 ? h * x->s[1] : 0) + at : NULL;
-}
-
-/* The same of tile c of what lies behind each other: nope, rope, values. */
-__device__ static inline const bf16 *tile_channels(const struct heads_job *k, const struct span *z, const struct arg *nope,
-                                                   const struct arg *rope, const struct arg *values, int h, int p, int c, int at)
-{
-    return c < NOPE_TILES ? channels(z, nope, h, p, c * 64 + at, k->nope)
-           : c < QK_TILES ? channels(z, rope, h, p, at, k->R)
-                          : channels(z, values, h, p, (c - QK_TILES) * 64 + at, k->V);
-}
-
-/* What a block keeps: rows `first` .. of both warpgroups, [warpgroup][tile]. All threads; fence and barrier are the caller's. */
-__device__ static inline void keep_load(const struct heads_job *k, const struct span *z, const struct arg *nope,
-                                        const struct arg *rope, const struct arg *values, int h, unsigned char *to)
-{
-    for (int i = threadIdx.x; i < HIGH * ALL_TILES * 8; i += THREADS) {
-        int r = i / (ALL_TILES * 8), c = i % (ALL_TILES * 8) / 8, chunk = i % 8;
-        const bf16 *from = tile_channels(k, z, nope, rope, values, h, z->first + r, c, chunk * 8);
-
-        *(uint4 *)(to + (r / 64 * ALL_TILES + c) * LINES + swizzled(r % 64, chunk)) =
-            from ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
-    }
-}
-
-/* Brings rows 64 step .. into a buffer, 64 threads: thread t chunk t % 8 of lines t / 8 + 8 i. */
-__device__ static inline void step_load(const struct heads_job *k, const struct span *z, const struct arg *nope,
-                                        const struct arg *rope, const struct arg *values, int h, int step, unsigned char *to)
-{
-    int line = threadIdx.x % 64 / 8, chunk = threadIdx.x % 8;
+    int line = threadIdx.x % THREADS_OF / 8, chunk = threadIdx.x % 8;
     uint32_t at = shared_address(to) + swizzled(line, chunk);
-    const bf16 *from_nope = (const bf16 *)nope->p + h * nope->s[1] + chunk * 8,
-               *from_values = (const bf16 *)values->p + h * values->s[1] + chunk * 8;
+    const bf16 *from_nope = (const bf16 *)nope->p + h * nope->s[1] + chunk * 8;
+    const bf16 *from_values = (const bf16 *)values->p + h * values->s[1] + chunk * 8;
     const bf16 *from_rope = (const bf16 *)rope->p + (rope->ndim == 3 ? h * rope->s[1] : 0) + chunk * 8;
 
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        int p = step * STEP + i * 8 + line, there = p < z->len;
+    for (int i = 0; i < STEP * 8 / THREADS_OF; i++) {
+        int p = p0 + i * (THREADS_OF / 8) + line, there = p < z->len, down = i * (THREADS_OF / 8) * 128;
         int64_t row = z->row0 + (there ? p : 0);
 
 #pragma unroll
         for (int c = 0; c < NOPE_TILES; c++)
-            copy16(at + c * LINES + i * 1024, from_nope + row * nope->s[0] + c * 64, there && c * 64 + chunk * 8 < k->nope);
-        copy16(at + NOPE_TILES * LINES + i * 1024, from_rope + row * rope->s[0], there && chunk * 8 < k->R);
+            copy16(at + c * LINES + down, from_nope + row * nope->s[0] + c * 64, there && c * 64 + chunk * 8 < k->nope);
+        copy16(at + NOPE_TILES * LINES + down, from_rope + row * rope->s[0], there && chunk * 8 < k->R);
 #pragma unroll
         for (int c = 0; c < V_TILES; c++)
-            copy16(at + (QK_TILES + c) * LINES + i * 1024, from_values + row * values->s[0] + c * 64,
-                   there && c * 64 + chunk * 8 < k->V);
+            copy16(at + (QK_TILES + c) * LINES + down, from_values + row * values->s[0] + c * 64, there && c * 64 + chunk * 8 < k->V);
     }
     copy_commit();
 }

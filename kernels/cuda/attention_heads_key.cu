@@ -65,8 +65,13 @@ __device__ static inline void sum_rows(const struct heads_job *k, int h, int fro
              value = wgmma_operand(shared_address(s->mine[w][QK_TILES]), 0, 1024);
     uint64_t p = wgmma_operand(shared_address(s->p[w]), 0, 1024), dl = wgmma_operand(shared_address(s->dl[w]), 0, 1024);
     float scale = k->scale * LOG2E, dv[64], dk[96];
-    int turn = 0;
+    int turn = 1;
 
+    bring<128>(k, z, &k->k_nope, &k->k_rope, &k->v, h, first, s->mine[w][0]);
+    copy_wait<0>();
+    fence_for_wgmma();
+    barrier_arrive(&s->bar.ready[w]);
+    barrier_wait(&s->bar.ready[w], 0);
     wgmma_zero(dv);
     wgmma_zero(dk);
     for (int b = from; b < to; b++) {
@@ -167,9 +172,6 @@ __global__ void __launch_bounds__(THREADS, 1) attention_heads_key_tiles(const __
     __syncthreads();
     if (!s->span.len)
         return;
-    keep_load(&k, &s->span, &k.k_nope, &k.k_rope, &k.v, h, s->mine[0][0]);
-    fence_for_wgmma();
-    __syncthreads();
     from = s->span.first / STEP;
     to = s->span.len > k.longest ? from : (s->span.len + STEP - 1) / STEP; /* of a longer one: zeros */
     if (threadIdx.x < 256) {
@@ -184,7 +186,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_heads_key_tiles(const __
             int64_t at = (s->span.row0 + (int64_t)(there ? p : 0)) * k.H + h;
 
             barrier_wait(&s->bar.unused[buffer], (b - from) / 2 % 2 ^ 1);
-            step_load(&k, &s->span, &k.q_nope, &k.q_rope, &k.d_o, h, b, s->row[buffer][0]);
+            bring<64>(&k, &s->span, &k.q_nope, &k.q_rope, &k.d_o, h, b * STEP, s->row[buffer][0]);
             s->lse[buffer][t] = there ? k.lse[at] * LOG2E : INFINITY;
             s->D[buffer][t] = there ? k.D[at] : 0.0f;
             copy_wait<0>();

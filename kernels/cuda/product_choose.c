@@ -259,7 +259,7 @@ static int candidates(const struct call *c, const struct chooser *h, const struc
  * with groups on the caller's own, with its own y. */
 static struct choice by_trial(const struct call *of, struct chooser *h, const struct product *p, struct choice best)
 {
-    enum { PLANS = 4, CANDIDATES = 1 + PRODUCT_MMA_TILES + PRODUCT_FEW_TILES + PRODUCT_WGMMA_TILES + PLANS };
+    enum { PLANS = 8, CANDIDATES = 1 + PRODUCT_MMA_TILES + PRODUCT_FEW_TILES + PRODUCT_WGMMA_TILES + PLANS };
     const int tn = p->form == CAIRN_TN;
     struct call c = product_trial(of);
     struct product q = *p;
