@@ -205,6 +205,12 @@ in_memory() { # DIR: steps whose rollouts had their policy from memory
     [ "$(in_memory "$dir-file")" = 0 ]
 }
 
+@test "sync.path: nccl wants GPUs, shm a node; it is told at the start" {
+    is 72 "$cairn" run "$micro" --run "$dir" run.steps=2 run.mode=resident sync.path=nccl
+    says "sync.path nccl: some ranks compute on the CPU; take auto, file or shm"
+    gone "$dir"
+}
+
 @test "on an emulated GPU that sampler and trainer share, and on one for each" {
     [ -e "$build/lib/cairn-emu.so" ] || skip "no emulated GPU in this build"
     export CAIRN_CUDA_OBJECT=cairn-emu.so

@@ -17,7 +17,6 @@ static const struct {
 static const struct {
     const char *path, *words, *can;
 } words[] = {
-    {"sync.path", "auto|file|shm|cuda-ipc", "hands over between alive stages of one node only (auto, file, shm or cuda-ipc)"},
     {"checkpoint.durability", "fsync", "always syncs what it commits"},
 };
 

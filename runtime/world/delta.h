@@ -9,6 +9,9 @@
  *     far       zstd of those counts, little-endian
  *     planes    zstd of base XOR next, all lowest bytes, then the next ones, ... (width of them)
  *
+ * Where it pays: random bf16 weights of N(0, 0.02) after a step of 1e-6 (full weights) come to 0.015 of their bytes; of adapters 0.09 (A, 1e-5) to
+ * 0.45 (B, still small), since one learning rate is more of an ulp there. It is made at 0.02 to 0.4 GB/s a core, far below every path of a
+ * handover in memory (model/handover.h), which therefore sends all bytes: a difference is for full weights over a slow network.
  * It does not pay where much has changed: then it holds the next generation whole, in as many bytes and a head (cairn_delta_whole).
  * Host memory; the idea (XOR and zstd) is that of PULSE, arXiv:2602.03839.
  */

@@ -13,13 +13,18 @@
 #define TAKE_S 60.0 /* what is committed has been given before */
 
 struct cairn_fastpath {
-    struct cairn_group *group; /* samplers and trainers */
+    struct cairn_group *group; /* samplers and the trainer's first rank */
     struct cairn_handover *h;  /* NULL: dropped, or files */
     struct cairn_model_config config;
     struct cairn_param_table table;
     struct cairn_adapter adapter;
     int lora, told;
     struct cairn_store *bound;
+    /* nccl: give and take are one operation of all, so the trainer gives when every sampler has come for it */
+    cairn_fastpath_come_fn *come;
+    void *arg;
+    struct cairn_store *due; /* of the trainer: to be given when they come; NULL: nothing */
+    struct cairn_ring_tag due_tag, have; /* have: of what the sampler's store is */
 };
 
 static const struct cairn_param_table *tensors(const struct cairn_fastpath *f)
@@ -56,7 +61,7 @@ enum cairn_status cairn_fastpath_open(struct cairn_fastpath **out, struct cairn_
     *out = NULL;
     if (path == CAIRN_HANDOVER_FILE)
         return CAIRN_OK;
-    TRY(cairn_world_split(whole, whole->all, role ? 0 : -1, whole->rank, "handover", &group, err));
+    TRY(cairn_world_split(whole, whole->all, role == 1 || (role == 2 && !ctx->world->rank) ? 0 : -1, whole->rank, "handover", &group, err));
     if (!group)
         return CAIRN_OK;
     if (!(f = calloc(1, sizeof *f)))
@@ -109,6 +114,19 @@ static int there(const struct cairn_fastpath *f)
     return f && f->h && cairn_handover_path(f->h) != CAIRN_HANDOVER_FILE;
 }
 
+static int meets(const struct cairn_fastpath *f)
+{
+    return there(f) && cairn_handover_path(f->h) == CAIRN_HANDOVER_NCCL;
+}
+
+void cairn_fastpath_meet(struct cairn_fastpath *f, cairn_fastpath_come_fn *come, void *arg)
+{
+    if (!f)
+        return;
+    f->come = come;
+    f->arg = arg;
+}
+
 /* One line, and files from now on. */
 static void give_up(struct cairn_fastpath *f, const struct cairn_error *err)
 {
@@ -133,8 +151,38 @@ void cairn_fastpath_give(struct cairn_fastpath *f, int64_t step, const struct ca
         return;
     }
     f->bound = s;
+    if (meets(f)) {
+        f->due = s;
+        f->due_tag = tag;
+        return;
+    }
     if (cairn_handover_give(f->h, (uint64_t)step + 1, &tag, &err) != CAIRN_OK)
         give_up(f, &err);
+}
+
+int cairn_fastpath_due(const struct cairn_fastpath *f)
+{
+    return f && f->due && meets(f);
+}
+
+enum cairn_status cairn_fastpath_give_due(struct cairn_fastpath *f, struct cairn_error *err)
+{
+    struct cairn_error why = {0};
+    enum cairn_status st = CAIRN_OK;
+    uint64_t generation;
+    int all = 0;
+
+    if (!cairn_fastpath_due(f))
+        return CAIRN_OK;
+    generation = (uint64_t)f->due_tag.step + 1;
+    f->due = NULL;
+    TRY(f->come(f->arg, generation, &all, err));
+    if (!all) /* some sampler has made its last rollout */
+        cairn_fastpath_drop(f);
+    else if (cairn_handover_give(f->h, generation, &f->due_tag, &why) != CAIRN_OK)
+        give_up(f, &why);
+out:
+    return st;
 }
 
 /* What the tensors' tiles add up to, by the manifest. */
@@ -159,9 +207,18 @@ int cairn_fastpath_take(void *arg, struct cairn_store *s, struct cairn_reader *r
     struct cairn_ring_tag tag = {0};
     struct cairn_error err = {0};
     uint64_t got = 0;
+    int comes = 0;
 
-    if (!there(f) || cairn_handover_generation(f->h) < generation) /* it was made by somebody else, or before */
+    if (!there(f))
         return 0;
+    if (meets(f)) {
+        if (f->bound == s && cairn_handover_generation(f->h) == generation) /* for an evaluation, or taken by one */
+            return f->have.step == m->step && cairn_digest_equal(f->have.weights, sums(f, m));
+        if (f->come(f->arg, generation, &comes, &err) != CAIRN_OK || !comes)
+            return 0;
+    } else if (cairn_handover_generation(f->h) < generation) { /* it was made by somebody else, or before */
+        return 0;
+    }
     if (f->bound != s && cairn_handover_bind(f->h, NULL, s, &err) != CAIRN_OK) {
         give_up(f, &err);
         return 0;
@@ -171,5 +228,6 @@ int cairn_fastpath_take(void *arg, struct cairn_store *s, struct cairn_reader *r
         give_up(f, &err);
         return 0;
     }
+    f->have = tag;
     return got == generation && tag.step == m->step && cairn_digest_equal(tag.weights, sums(f, m));
 }

@@ -34,6 +34,8 @@ struct resident {
     char **path; /* (n) of each link, relative */
     char *done;  /* (n) committed; FAILED: an evaluation that did not come out, which holds no training up */
     int n;
+    char *given;              /* (n) policies that their makers give to who comes for them */
+    int32_t *there_for;       /* (whole->size) newest generation that a rank has come for */
     int ended[ROLES];         /* the role makes nothing more */
     struct cairn_digest hash; /* of the recipe that what is kept was made under */
     int hashed;
@@ -44,9 +46,10 @@ struct resident {
 
 /* What a role tells the others. Plain bytes, of one size. */
 struct notice {
-    int32_t role, link; /* link n: it makes nothing more */
-    int32_t status;
-    char why[244];
+    int32_t role, link; /* link n: it makes nothing more; n + 1: this rank is there for a generation */
+    int32_t status;     /* n + 1: the generation */
+    int32_t given;      /* of a policy: it is given when all samplers are there for it (fastpath.h) */
+    char why[240];
 };
 
 /* Whose work it is; -1: no resident role's (the gate, which is made before). */
@@ -60,7 +63,7 @@ static int role_of(enum cairn_stage s)
 /* By the role's first rank, to all ranks of the others. */
 static enum cairn_status tell(struct resident *r, int link, enum cairn_status status, const char *why, struct cairn_error *err)
 {
-    struct notice n = {.role = r->number, .link = link, .status = (int32_t)status};
+    struct notice n = {.role = r->number, .link = link, .status = (int32_t)status, .given = cairn_fastpath_due(r->ctx->fastpath)};
     enum cairn_status st = CAIRN_OK;
 
     snprintf(n.why, sizeof n.why, "%s", why ? why : "");
@@ -82,10 +85,15 @@ static enum cairn_status listen(struct resident *r, struct cairn_error *err)
         TRY(cairn_notice_poll(r->whole, &n, sizeof n, &from, err));
         if (from < 0)
             break;
-        if (n.role < 0 || n.role >= ROLES || n.link < 0 || n.link > r->n)
+        if (n.role < 0 || n.role >= ROLES || n.link < 0 || n.link > r->n + 1)
             TRY(CAIRN_BUG(err, "a notice that nobody posts"));
         if (n.link < r->n) {
             r->done[n.link] = n.status == CAIRN_OK ? 1 : FAILED;
+            r->given[n.link] = n.given != 0;
+            continue;
+        }
+        if (n.link > r->n) {
+            r->there_for[from] = n.status;
             continue;
         }
         r->ended[n.role] = 1;
@@ -135,6 +143,48 @@ static enum cairn_status link_await(struct resident *r, int i, struct cairn_erro
             return cairn_fail(err, CAIRN_EAGAIN, "%s is not made, and no role of a resident run makes it", r->path[i]);
         if (r->ended[role])
             return cairn_fail(err, CAIRN_EAGAIN, "%s is not made: %s has ended", r->path[i], names[role]);
+        nap(since);
+    }
+out:
+    return st;
+}
+
+/* A sampler's rank comes for a generation: *all 1 if its maker gives it; then that one hears of it. */
+static enum cairn_status come_for(void *arg, uint64_t generation, int *all, struct cairn_error *err)
+{
+    struct resident *r = arg;
+    const struct notice n = {.role = r->number, .link = r->n + 1, .status = (int32_t)generation};
+    enum cairn_status st = CAIRN_OK;
+
+    *all = 0;
+    for (int i = 0; i < r->n; i++)
+        *all = *all || (r->given[i] && r->chain[i].stage == CAIRN_STAGE_SYNC && (uint64_t)r->chain[i].step + 1 == generation);
+    for (int k = 0; *all && k < r->whole->size; k++)
+        if (r->roles[k] == CAIRN_STAGE_TRAIN)
+            TRY(cairn_notice_post(r->whole, k, &n, sizeof n, err));
+out:
+    return st;
+}
+
+/* The trainer waits until every sampler's rank has come for it: holds no core, has no deadline. *all 0: one has ended and comes no more. */
+static enum cairn_status all_come(void *arg, uint64_t generation, int *all, struct cairn_error *err)
+{
+    struct resident *r = arg;
+    double since = cairn_now_s();
+    enum cairn_status st = CAIRN_OK;
+
+    for (*all = 0; !*all;) {
+        TRY(listen(r, err));
+        *all = 1;
+        for (int k = 0; k < r->whole->size; k++)
+            *all = *all && (r->roles[k] != CAIRN_STAGE_ROLLOUT || (uint64_t)r->there_for[k] >= generation);
+        if (*all)
+            break;
+        if (r->bad != CAIRN_OK)
+            return cairn_fail(err, r->bad, "%s", r->why);
+        if (r->ended[CAIRN_STAGE_ROLLOUT])
+            return CAIRN_OK;
+        TRY(cairn_stage_stopping(err));
         nap(since);
     }
 out:
@@ -230,6 +280,8 @@ static enum cairn_status link_make(struct resident *r, int i, struct cairn_error
     if (st == CAIRN_OK) {
         r->done[i] = 1;
         st = tell(r, i, CAIRN_OK, NULL, err);
+        if (st == CAIRN_OK)
+            st = cairn_fastpath_give_due(ctx->fastpath, err);
     }
     return st;
 }
@@ -243,7 +295,9 @@ static enum cairn_status chain_read(struct resident *r, struct cairn_error *err)
     TRY(cairn_run_chain(r->ctx->run, &r->chain, &r->n, err));
     r->path = calloc((size_t)r->n + 1, sizeof *r->path);
     r->done = calloc((size_t)r->n + 1, 1);
-    if (!r->path || !r->done)
+    r->given = calloc((size_t)r->n + 1, 1);
+    r->there_for = calloc((size_t)r->whole->size, sizeof *r->there_for);
+    if (!r->path || !r->done || !r->given || !r->there_for)
         TRY(CAIRN_NOMEM(err));
     for (int i = 0; i < r->n; i++)
         if (!(r->path[i] = cairn_link_relative(&r->chain[i])))
@@ -298,6 +352,7 @@ static enum cairn_status fastpath_open(struct resident *r, struct cairn_error *e
 
     TRY(cairn_group_agree(r->whole->all, "devices", cairn_stage_device_open(r->ctx, r->def, err), err));
     TRY(cairn_fastpath_open(&r->ctx->fastpath, r->ctx, r->whole, role, err));
+    cairn_fastpath_meet(r->ctx->fastpath, role == 1 ? come_for : all_come, r);
 out:
     return st;
 }
@@ -335,6 +390,8 @@ static void resident_free(struct resident *r)
         free(r->path[i]);
     free(r->path);
     free(r->done);
+    free(r->given);
+    free(r->there_for);
     free(r->chain);
     free(r->roles);
 }

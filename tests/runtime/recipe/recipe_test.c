@@ -113,8 +113,8 @@ static void bad_files(void **state)
         {WHOLE "rollout: {parallel: {ep: 4}}\n", "r.yaml:3:26: rollout.parallel.ep: 4: this build samples with ep 1 only"},
         {WHOLE "sync: {path: shm}\n",
          "r.yaml:3:14: sync.path: shm: trainer and sampler are alive at once in run.mode: resident only; take auto or file"},
-        {WHOLE "run: {mode: resident}\nsync: {path: nccl}\n",
-         "r.yaml:4:14: sync.path: nccl: this build hands over between alive stages of one node only (auto, file, shm or cuda-ipc)"},
+        {WHOLE "sync: {path: nccl}\n",
+         "r.yaml:3:14: sync.path: nccl: trainer and sampler are alive at once in run.mode: resident only; take auto or file"},
         {"model: {from: x}\nrun: {steps: 0}\nrollout: {tasks: 2, dynamic: {max_rounds: 3}}\n",
          "r.yaml:3:18: rollout.tasks: 2: with rollout.dynamic the candidates depend on verdicts about earlier ones, which "
          "independent tasks "
