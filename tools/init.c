@@ -33,7 +33,8 @@ static const struct cairn_cli_slot slots[] = {
 static const struct argp argp = {
     options, NULL, "RECIPE --run DIR [key=value ...]",
     "Resolves a recipe (inheritance, overrides), checks every key, and freezes it as DIR/recipe.yaml.\v"
-    "Keys of the classes science and layout are frozen; ops keys may change at any later call.\n\n"
+    "Keys of the classes science and layout are frozen; ops keys may change at any later call. recipes/base.yaml has all keys, with "
+    "their meaning.\n\n"
     "Examples:\n  cairn init recipes/tiny.yaml --run /tmp/tiny\n  cairn init recipes/tiny.yaml --print train.learning_rate=1e-4",
     NULL, NULL, NULL};
 

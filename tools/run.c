@@ -46,7 +46,8 @@ static const struct argp argp = {
     options, NULL, "RECIPE --run DIR [key=value ...]",
     "Runs a recipe on this machine, step after step: rollout, score, train, sync. Call it again after anything "
     "(a kill, a full disk, a reboot): it goes on where the run stands, with the same bits.\v"
-    "SIGTERM and Ctrl-C stop it at the next unit of work and exit 75: run me again.\n\n"
+    "SIGTERM and Ctrl-C stop it at the next unit of work and exit 75: run me again. Every key of a recipe may be given as key=value; "
+    "recipes/base.yaml has them all, with their meaning. cairn status shows how far a run is.\n\n"
     "Examples:\n  cairn run recipes/tiny.yaml --run /tmp/tiny\n  cairn run recipes/tiny.yaml --run /tmp/tiny run.steps=5",
     NULL, NULL, NULL};
 
