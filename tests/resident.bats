@@ -151,7 +151,7 @@ saved() { # DIR: steps whose trainer state has its shards, in one line
             kill -KILL "$victim" 2>/dev/null || true
             wait "$pid" || true
             gone "$dir-$mode"
-            [ -e "$dir-$mode/policy/000006/MANIFEST.json" ] || break
+            [ -e "$dir-$mode/step/000006/train/MANIFEST.json" ] || break
         done
         is 0 "$cairn" run "$micro" --run "$dir-$mode" "${six[@]}" run.mode="$mode" checkpoint.every=6
         says "until checkpoint.every saves it: training again from step 1 on"
