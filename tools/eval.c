@@ -281,13 +281,13 @@ out:
 
 /* Counts of a set, or of several. */
 struct figures {
-    struct cairn_pass pass;
+    struct cairn_pass_rate pass;
     int64_t tokens, capped, stopped, right_stopped; /* of responses */
 };
 
 static struct figures figures_count(const struct cairn_scores_table *s, const struct cairn_rollouts *r)
 {
-    struct figures f = {.pass = cairn_score_pass(s, r), .tokens = r->response[r->n]};
+    struct figures f = {.pass = cairn_score_pass_rate(s, r), .tokens = r->response[r->n]};
 
     for (int64_t i = 0; i < r->n; i++) {
         f.capped += r->finish[i] == CAIRN_FINISH_LENGTH;
@@ -299,7 +299,7 @@ static struct figures figures_count(const struct cairn_scores_table *s, const st
 
 static void figures_join(struct figures *all, const struct figures *f)
 {
-    cairn_pass_join(&all->pass, &f->pass);
+    cairn_pass_rate_join(&all->pass, &f->pass);
     all->tokens += f->tokens;
     all->capped += f->capped;
     all->stopped += f->stopped;
@@ -315,7 +315,7 @@ static double ratio(int64_t a, int64_t b)
 static enum cairn_status figures_print(const struct eval *e, const char *set, const struct figures *f, int k,
                                        struct cairn_error *err)
 {
-    const struct cairn_pass *p = &f->pass;
+    const struct cairn_pass_rate *p = &f->pass;
     enum cairn_status st = CAIRN_OK;
     json_t *o;
 
@@ -329,7 +329,7 @@ static enum cairn_status figures_print(const struct eval *e, const char *set, co
                   (json_int_t)p->problems, "responses", (json_int_t)p->responses, "right", (json_int_t)p->right, "accuracy",
                   ratio(p->right, p->responses), "accuracy_finished", ratio(f->right_stopped, f->stopped), "length_mean",
                   ratio(f->tokens, p->responses), "capped_share", ratio(f->capped, p->responses));
-    if (!o || (k && json_object_set_new(o, "k", json_integer(k))) || !cairn_pass_metrics(p, o)) {
+    if (!o || (k && json_object_set_new(o, "k", json_integer(k))) || !cairn_pass_rate_metrics(p, o)) {
         json_decref(o);
         TRY(CAIRN_NOMEM(err));
     }

@@ -172,9 +172,9 @@ static int length_compare(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-struct cairn_pass cairn_score_pass(const struct cairn_scores_table *s, const struct cairn_rollouts *r)
+struct cairn_pass_rate cairn_score_pass_rate(const struct cairn_scores_table *s, const struct cairn_rollouts *r)
 {
-    struct cairn_pass p = {0};
+    struct cairn_pass_rate p = {0};
 
     for (int64_t i = 0, j; i < r->n; i = j) {
         int64_t n = 0, right = 0;
@@ -185,7 +185,7 @@ struct cairn_pass cairn_score_pass(const struct cairn_scores_table *s, const str
                 right += s->verdict[j];
             }
         if (n)
-            cairn_pass_add(&p, n, right);
+            cairn_pass_rate_add(&p, n, right);
     }
     return p;
 }
@@ -213,7 +213,7 @@ static int statuses_set(json_t *o, const struct cairn_scores_table *s, const str
 
 json_t *cairn_score_metrics(const struct cairn_scores_table *s, const struct cairn_rollouts *r)
 {
-    const struct cairn_pass pass = cairn_score_pass(s, r);
+    const struct cairn_pass_rate pass = cairn_score_pass_rate(s, r);
     int64_t *length = calloc((size_t)r->n + 1, sizeof *length), used = 0, right = 0, capped = 0, stopped = 0, aborted = 0, right_finished = 0;
     double raw = 0, penalty = 0, total = 0, n, finished;
     json_t *o;
@@ -245,7 +245,7 @@ json_t *cairn_score_metrics(const struct cairn_scores_table *s, const struct cai
                   (double)capped / n, "finish/stop", (double)stopped / n, "finish/length", (double)capped / n, "finish/aborted",
                   (double)aborted / n, "rollouts", (json_int_t)used);
     free(length);
-    if (o && !cairn_pass_metrics(&pass, o)) {
+    if (o && !cairn_pass_rate_metrics(&pass, o)) {
         json_decref(o);
         o = NULL;
     }

@@ -11,7 +11,7 @@
 #include "stages/common/rollouts.h"
 #include "stages/common/scores.h"
 #include "stages/common/stage.h"
-#include "stages/score/pass.h"
+#include "stages/score/pass_rate.h"
 #include "text/tokenizer.h"
 
 struct cairn_score_opts {
@@ -36,7 +36,7 @@ enum cairn_status cairn_score_rewards(struct cairn_scores_table *s, const struct
 enum cairn_status cairn_score_rewards_of(struct cairn_scores_table *s, const struct cairn_rollouts *r, int64_t begin, int64_t end,
                                          const struct cairn_score_opts *o, struct cairn_error *err);
 /* How the groups of used rollouts were solved. */
-struct cairn_pass cairn_score_pass(const struct cairn_scores_table *s, const struct cairn_rollouts *r);
+struct cairn_pass_rate cairn_score_pass_rate(const struct cairn_scores_table *s, const struct cairn_rollouts *r);
 /* Metrics (names of the objective's section 7) of the used rollouts: new reference, NULL without memory. */
 json_t *cairn_score_metrics(const struct cairn_scores_table *s, const struct cairn_rollouts *r);
 

@@ -1,9 +1,9 @@
-/* pass.c - see pass.h. */
-#include "stages/score/pass.h"
+/* pass_rate.c - see pass_rate.h. */
+#include "stages/score/pass_rate.h"
 
 #include <stdio.h>
 
-double cairn_pass_at(int64_t n, int64_t c, int64_t j)
+double cairn_pass_rate_at(int64_t n, int64_t c, int64_t j)
 {
     double missed = 1;
 
@@ -14,7 +14,7 @@ double cairn_pass_at(int64_t n, int64_t c, int64_t j)
     return 1 - missed;
 }
 
-void cairn_pass_add(struct cairn_pass *p, int64_t n, int64_t c)
+void cairn_pass_rate_add(struct cairn_pass_rate *p, int64_t n, int64_t c)
 {
     p->problems++;
     p->responses += n;
@@ -23,13 +23,13 @@ void cairn_pass_add(struct cairn_pass *p, int64_t n, int64_t c)
     p->all_right += c == n;
     p->most = n > p->most ? n : p->most;
     p->mean += (double)c / (double)n;
-    for (int i = 0; i < CAIRN_PASS_POWERS && (int64_t)1 << i <= n; i++) {
-        p->at[i] += cairn_pass_at(n, c, (int64_t)1 << i);
+    for (int i = 0; i < CAIRN_PASS_RATE_POWERS && (int64_t)1 << i <= n; i++) {
+        p->at[i] += cairn_pass_rate_at(n, c, (int64_t)1 << i);
         p->of[i]++;
     }
 }
 
-void cairn_pass_join(struct cairn_pass *p, const struct cairn_pass *more)
+void cairn_pass_rate_join(struct cairn_pass_rate *p, const struct cairn_pass_rate *more)
 {
     p->problems += more->problems;
     p->responses += more->responses;
@@ -38,19 +38,19 @@ void cairn_pass_join(struct cairn_pass *p, const struct cairn_pass *more)
     p->all_right += more->all_right;
     p->most = more->most > p->most ? more->most : p->most;
     p->mean += more->mean;
-    for (int i = 0; i < CAIRN_PASS_POWERS; i++) {
+    for (int i = 0; i < CAIRN_PASS_RATE_POWERS; i++) {
         p->at[i] += more->at[i];
         p->of[i] += more->of[i];
     }
 }
 
-int cairn_pass_metrics(const struct cairn_pass *p, json_t *o)
+int cairn_pass_rate_metrics(const struct cairn_pass_rate *p, json_t *o)
 {
     double problems = p->problems ? (double)p->problems : 1;
     int bad = json_object_set_new(o, "mean_at_k", json_real(p->mean / problems)) ||
               json_object_set_new(o, "pass_at_k", json_real((double)p->solved / problems));
 
-    for (int i = 0; p->most > 1 && i < CAIRN_PASS_POWERS && p->of[i]; i++) {
+    for (int i = 0; p->most > 1 && i < CAIRN_PASS_RATE_POWERS && p->of[i]; i++) {
         char name[40];
 
         snprintf(name, sizeof name, "pass_at/%lld", 1LL << i);
