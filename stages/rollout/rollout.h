@@ -2,8 +2,11 @@
  * prompts.
  *
  * Artefact, kind "rollout": units of stages/common/rollouts.h. content: "units", "rollouts", "groups" (candidates), "kept",
- * "temperature", "policy"; training also "cursor" (cursor.h; where the next step begins) and, with dynamic sampling, "dynamic":
- * {"rounds", "all_right", "all_wrong", "surplus"}. info.metrics: "tokens/total", "tokens/per_second".
+ * "temperature", "policy"; training also "cursor" (cursor.h; where the next step begins), with rollout.store experts "experts"
+ * (rollouts.h) and, with dynamic sampling, "dynamic": {"rounds", "all_right", "all_wrong", "surplus", "undecided" (groups of either
+ * kind whose verdicts are all alike but for those that a grader could not give), "grades": {status: responses}, with rollout.carry
+ * "carried" (groups)}; "nondeterministic": responses that count as wrong because of a time-out or a crash; "carried" (carry.h,
+ * rollouts.h). info.metrics: "tokens/total", "tokens/per_second".
  */
 #ifndef CAIRN_STAGES_ROLLOUT_ROLLOUT_H
 #define CAIRN_STAGES_ROLLOUT_ROLLOUT_H
