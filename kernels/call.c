@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-void cairn_call_vfail(struct cairn_call *c, const char *fmt, va_list ap)
+void cairn_call_vfail(struct cairn_op_call *c, const char *fmt, va_list ap)
 {
     char text[256];
 
@@ -13,7 +13,7 @@ void cairn_call_vfail(struct cairn_call *c, const char *fmt, va_list ap)
     c->st = cairn_fail(c->err, CAIRN_EBUG, "%s: %s", c->op, text);
 }
 
-void cairn_call_fail(struct cairn_call *c, const char *fmt, ...)
+void cairn_call_fail(struct cairn_op_call *c, const char *fmt, ...)
 {
     va_list ap;
 
@@ -22,7 +22,7 @@ void cairn_call_fail(struct cairn_call *c, const char *fmt, ...)
     va_end(ap);
 }
 
-static void check_extent(struct cairn_call *c, const char *name, const struct cairn_tensor *t)
+static void check_extent(struct cairn_op_call *c, const char *name, const struct cairn_tensor *t)
 {
     unsigned __int128 last = 0;
 
@@ -42,7 +42,7 @@ static void check_extent(struct cairn_call *c, const char *name, const struct ca
 }
 
 /* 1: a type that the op takes there. */
-static int check_type(struct cairn_call *c, const char *name, const struct cairn_tensor *t, int what, int types)
+static int check_type(struct cairn_op_call *c, const char *name, const struct cairn_tensor *t, int what, int types)
 {
     if (t->dtype < 0 || t->dtype >= CAIRN_DTYPES || !((what | types) & 1 << t->dtype)) {
         cairn_call_fail(c, "%s has type %s", name, cairn_dtype_name(t->dtype));
@@ -58,7 +58,7 @@ static int check_type(struct cairn_call *c, const char *name, const struct cairn
     return 1;
 }
 
-static void check_strides(struct cairn_call *c, const char *name, const struct cairn_tensor *t, int what)
+static void check_strides(struct cairn_op_call *c, const char *name, const struct cairn_tensor *t, int what)
 {
     if (what & STRIDED) {
         if (t->ndim && t->dim[t->ndim - 1] > 1 && t->stride[t->ndim - 1] != 1)
@@ -68,7 +68,8 @@ static void check_strides(struct cairn_call *c, const char *name, const struct c
     }
 }
 
-struct arg cairn_call_arg(struct cairn_call *c, const char *name, const struct cairn_tensor *t, int what, int types, int ndim, va_list letters)
+struct arg cairn_call_arg(struct cairn_op_call *c, const char *name, const struct cairn_tensor *t, int what, int types, int ndim,
+                          va_list letters)
 {
     struct arg a = {.type = t->dtype, .ndim = t->ndim};
 
@@ -108,7 +109,7 @@ struct arg cairn_call_arg(struct cairn_call *c, const char *name, const struct c
     return a;
 }
 
-enum cairn_status cairn_call_end(struct cairn_call *c)
+enum cairn_status cairn_call_end(struct cairn_op_call *c)
 {
     while (c->n)
         cairn_buffer_close(c->open[--c->n]);

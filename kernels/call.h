@@ -1,7 +1,9 @@
-/* call.h - what the back-ends' calls of ops have in common: tensors are checked against the contract, opened, and closed at the end; the
- * first thing that is wrong is the call's status. Each back-end's internal.h has its own bracket around it; nobody else includes this.
+/* call.h - what the back-ends' calls of ops have in common: tensors are checked against the contract, opened, and closed at the
+ * end; the first thing that is wrong is the call's status. Each back-end's internal.h has its own bracket around it; nobody else
+ * includes this.
  *
- * The dimension letters of the contract are unified: a letter starts as -1, the first tensor that has it binds it, the others must agree.
+ * The dimension letters of the contract are unified: a letter starts as -1, the first tensor that has it binds it, the others must
+ * agree.
  */
 #ifndef CAIRN_KERNELS_CALL_H
 #define CAIRN_KERNELS_CALL_H
@@ -30,7 +32,8 @@ enum {
     OUT = 1 << 18,                       /* opened for writing (and reading) */
 };
 
-/* A tensor as the code of an op takes it: pointer, sizes and strides in elements. Plain data, may be passed to a kernel by value. */
+/* A tensor as the code of an op takes it: pointer, sizes and strides in elements. Plain data, may be passed to a kernel by value.
+ */
 struct arg {
     void *p;
     enum cairn_dtype type;
@@ -38,7 +41,7 @@ struct arg {
     int64_t d[CAIRN_MAX_DIMS], s[CAIRN_MAX_DIMS];
 };
 
-struct cairn_call {
+struct cairn_op_call {
     const char *op;
     const struct cairn_device *dev; /* all tensors live there */
     struct cairn_error *err;
@@ -49,11 +52,12 @@ struct cairn_call {
 };
 
 /* Notes CAIRN_EBUG "op: sentence" unless something is wrong already. */
-void cairn_call_fail(struct cairn_call *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void cairn_call_vfail(struct cairn_call *c, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
+void cairn_call_fail(struct cairn_op_call *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void cairn_call_vfail(struct cairn_op_call *c, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
 /* letters: ndim of int64_t *. types: further ones that are taken besides those in what. */
-struct arg cairn_call_arg(struct cairn_call *c, const char *name, const struct cairn_tensor *t, int what, int types, int ndim, va_list letters);
+struct arg cairn_call_arg(struct cairn_op_call *c, const char *name, const struct cairn_tensor *t, int what, int types, int ndim,
+                          va_list letters);
 /* Closes what was opened; the status. */
-enum cairn_status cairn_call_end(struct cairn_call *c);
+enum cairn_status cairn_call_end(struct cairn_op_call *c);
 
 #endif

@@ -49,7 +49,7 @@ struct widened {
 };
 
 struct call {
-    struct cairn_call c; /* kernels/call.h */
+    struct cairn_op_call c; /* kernels/call.h */
     struct cpu *cpu;
     struct widened widened[CALL_MAX_ARGS];
     int nwidened;

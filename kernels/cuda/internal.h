@@ -107,7 +107,7 @@ struct cuda_stream {
 /* ---- one call ---------------------------------------------------------------------------------------------------- */
 
 struct call {
-    struct cairn_call c; /* kernels/call.h */
+    struct cairn_op_call c; /* kernels/call.h */
     struct cuda *cuda;
     struct cuda_stream *str;
     cudaStream_t stream;

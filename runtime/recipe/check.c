@@ -12,13 +12,13 @@ struct check {
     struct cairn_error *err;
 };
 
-static void describe(const struct cairn_node *n, struct cairn_str *out)
+static void describe(const struct cairn_yaml_node *n, struct cairn_str *out)
 {
     struct cairn_scalar s = {.kind = CAIRN_SCALAR_STRING};
     size_t len = strlen(n->text), shown = len;
 
-    if (n->kind != CAIRN_NODE_SCALAR) {
-        cairn_str_puts(out, n->kind == CAIRN_NODE_LIST ? "a list" : "a map");
+    if (n->kind != CAIRN_YAML_NODE_SCALAR) {
+        cairn_str_puts(out, n->kind == CAIRN_YAML_NODE_LIST ? "a list" : "a map");
         return;
     }
     if (!n->quoted)
@@ -54,7 +54,7 @@ static void describe(const struct cairn_node *n, struct cairn_str *out)
 }
 
 /* "PATH: expected X, found Y<hint>". */
-static enum cairn_status wrong(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_node *n,
+static enum cairn_status wrong(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_yaml_node *n,
                                const char *hint)
 {
     struct cairn_str expects = {0}, found = {0};
@@ -62,19 +62,20 @@ static enum cairn_status wrong(struct check *c, const struct cairn_key *k, const
 
     cairn_key_expects(k, &expects);
     describe(n, &found);
-    st = cairn_place_fail(c->err, n->at, "%s: expected %s, found %s%s", path, cairn_str_z(&expects), cairn_str_z(&found), hint);
+    st =
+        cairn_yaml_place_fail(c->err, n->at, "%s: expected %s, found %s%s", path, cairn_str_z(&expects), cairn_str_z(&found), hint);
     cairn_str_free(&expects);
     cairn_str_free(&found);
     return st;
 }
 
-static enum cairn_status out_of_range(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_node *n)
+static enum cairn_status out_of_range(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_yaml_node *n)
 {
     struct cairn_str range = {0};
     enum cairn_status st;
 
     cairn_key_range(k, &range);
-    st = cairn_place_fail(c->err, n->at, "%s: %s is out of range: %s", path, n->text, cairn_str_z(&range));
+    st = cairn_yaml_place_fail(c->err, n->at, "%s: %s is out of range: %s", path, n->text, cairn_str_z(&range));
     cairn_str_free(&range);
     return st;
 }
@@ -92,12 +93,12 @@ static enum cairn_status made(struct check *c, json_t *v, json_t **out)
     return CAIRN_OK;
 }
 
-static enum cairn_status take_number(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_node *n,
+static enum cairn_status take_number(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_yaml_node *n,
                                      int integer, json_t **out)
 {
     struct cairn_scalar s;
 
-    if (n->kind != CAIRN_NODE_SCALAR)
+    if (n->kind != CAIRN_YAML_NODE_SCALAR)
         return wrong(c, k, path, n, "");
     if (k->words && (k->type == CAIRN_KEY_INT || k->type == CAIRN_KEY_FLOAT) && cairn_words_has(k->words, n->text))
         return made(c, json_string(n->text), out);
@@ -105,7 +106,7 @@ static enum cairn_status take_number(struct check *c, const struct cairn_key *k,
         return wrong(c, k, path, n, "");
     cairn_scalar_resolve(n->text, &s);
     if (s.kind == CAIRN_SCALAR_BAD)
-        return cairn_place_fail(c->err, n->at, "%s: %s: %s", path, n->text, s.bad);
+        return cairn_yaml_place_fail(c->err, n->at, "%s: %s: %s", path, n->text, s.bad);
     if (s.kind != CAIRN_SCALAR_INT && (integer || s.kind != CAIRN_SCALAR_FLOAT))
         return wrong(c, k, path, n, "");
     if (!in_range(k, s.f))
@@ -113,13 +114,13 @@ static enum cairn_status take_number(struct check *c, const struct cairn_key *k,
     return made(c, integer ? json_integer(s.i) : json_real(s.f), out);
 }
 
-static enum cairn_status take_string(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_node *n,
+static enum cairn_status take_string(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_yaml_node *n,
                                      json_t **out)
 {
     struct cairn_scalar s = {.kind = CAIRN_SCALAR_STRING};
 
-    if (n->kind != CAIRN_NODE_SCALAR)
-        return wrong(c, k, path, n, n->kind == CAIRN_NODE_MAP ? "; put it in quotes if it is a text with \": \" in it" : "");
+    if (n->kind != CAIRN_YAML_NODE_SCALAR)
+        return wrong(c, k, path, n, n->kind == CAIRN_YAML_NODE_MAP ? "; put it in quotes if it is a text with \": \" in it" : "");
     if (!n->quoted)
         cairn_scalar_resolve(n->text, &s);
     if (s.kind != CAIRN_SCALAR_STRING)
@@ -127,13 +128,13 @@ static enum cairn_status take_string(struct check *c, const struct cairn_key *k,
     return made(c, json_string(n->text), out);
 }
 
-static enum cairn_status take_word(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_node *n,
+static enum cairn_status take_word(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_yaml_node *n,
                                    json_t **out)
 {
     char *near, hint[200] = "";
     enum cairn_status st;
 
-    if (n->kind != CAIRN_NODE_SCALAR)
+    if (n->kind != CAIRN_YAML_NODE_SCALAR)
         return wrong(c, k, path, n, "");
     if (cairn_words_has(k->words, n->text))
         return made(c, json_string(n->text), out);
@@ -173,7 +174,7 @@ static void absolute(const char *dir, const char *text, struct cairn_str *out)
         cairn_str_putc(out, '/');
 }
 
-static enum cairn_status take_path(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_node *n,
+static enum cairn_status take_path(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_yaml_node *n,
                                    json_t **out)
 {
     struct cairn_str whole = {0};
@@ -194,19 +195,19 @@ out:
 }
 
 /* Anything, for free maps. */
-static enum cairn_status take_any(struct check *c, const char *path, const struct cairn_node *n, json_t **out)
+static enum cairn_status take_any(struct check *c, const char *path, const struct cairn_yaml_node *n, json_t **out)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_scalar s = {.kind = CAIRN_SCALAR_STRING};
     json_t *v = NULL, *item = NULL;
 
-    if (n->kind == CAIRN_NODE_SCALAR) {
+    if (n->kind == CAIRN_YAML_NODE_SCALAR) {
         if (!n->quoted)
             cairn_scalar_resolve(n->text, &s);
         if (s.kind == CAIRN_SCALAR_BAD)
-            return cairn_place_fail(c->err, n->at, "%s: %s: %s", path, n->text, s.bad);
+            return cairn_yaml_place_fail(c->err, n->at, "%s: %s: %s", path, n->text, s.bad);
         if (!n->quoted && cairn_scalar_is_old_bool(n->text))
-            return cairn_place_fail(
+            return cairn_yaml_place_fail(
                 c->err, n->at, "%s: \"%s\" is a boolean to some readers: write true or false, or put it in quotes", path, n->text);
         switch (s.kind) {
         case CAIRN_SCALAR_NULL:
@@ -227,10 +228,10 @@ static enum cairn_status take_any(struct check *c, const char *path, const struc
         }
         return made(c, v, out);
     }
-    TRY(made(c, n->kind == CAIRN_NODE_LIST ? json_array() : json_object(), &v));
+    TRY(made(c, n->kind == CAIRN_YAML_NODE_LIST ? json_array() : json_object(), &v));
     for (int i = 0; i < n->n; i++) {
         TRY(take_any(c, path, n->item[i], &item));
-        if (n->kind == CAIRN_NODE_LIST ? json_array_append(v, item) : json_object_set(v, n->key[i], item))
+        if (n->kind == CAIRN_YAML_NODE_LIST ? json_array_append(v, item) : json_object_set(v, n->key[i], item))
             TRY(CAIRN_NOMEM(c->err));
         json_decref(item);
         item = NULL;
@@ -243,12 +244,12 @@ out:
     return st;
 }
 
-static enum cairn_status take_list(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_node *n,
+static enum cairn_status take_list(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_yaml_node *n,
                                    json_t **out);
-static enum cairn_status take_section(struct check *c, const char *path, const char *shown, const struct cairn_node *n,
+static enum cairn_status take_section(struct check *c, const char *path, const char *shown, const struct cairn_yaml_node *n,
                                       json_t **out);
 
-static enum cairn_status take_item(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_node *n,
+static enum cairn_status take_item(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_yaml_node *n,
                                    json_t **out)
 {
     char below[512];
@@ -256,7 +257,7 @@ static enum cairn_status take_item(struct check *c, const struct cairn_key *k, c
     switch (k->type) {
     case CAIRN_KEY_SECTIONS:
         snprintf(below, sizeof below, "%s.*", k->path);
-        if (n->kind != CAIRN_NODE_MAP)
+        if (n->kind != CAIRN_YAML_NODE_MAP)
             return wrong(c, cairn_schema_find(below), path, n, "");
         return take_section(c, below, path, n, out);
     case CAIRN_KEY_FLOATS:
@@ -268,12 +269,12 @@ static enum cairn_status take_item(struct check *c, const struct cairn_key *k, c
     case CAIRN_KEY_STOPS: {
         struct cairn_scalar s = {.kind = CAIRN_SCALAR_STRING};
 
-        if (n->kind == CAIRN_NODE_SCALAR && !n->quoted)
+        if (n->kind == CAIRN_YAML_NODE_SCALAR && !n->quoted)
             cairn_scalar_resolve(n->text, &s);
         if (s.kind == CAIRN_SCALAR_INT)
             return take_number(c, k, path, n, 1, out);
-        if (n->kind == CAIRN_NODE_SCALAR && !*n->text)
-            return cairn_place_fail(c->err, n->at, "%s: an empty stop string would end every response at once", path);
+        if (n->kind == CAIRN_YAML_NODE_SCALAR && !*n->text)
+            return cairn_yaml_place_fail(c->err, n->at, "%s: an empty stop string would end every response at once", path);
         return take_string(c, k, path, n, out);
     }
     case CAIRN_KEY_JOBS: {
@@ -288,27 +289,27 @@ static enum cairn_status take_item(struct check *c, const struct cairn_key *k, c
     }
 }
 
-static enum cairn_status take_list(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_node *n,
+static enum cairn_status take_list(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_yaml_node *n,
                                    json_t **out)
 {
-    int single = k->type == CAIRN_KEY_STRINGS && n->kind == CAIRN_NODE_SCALAR;
+    int single = k->type == CAIRN_KEY_STRINGS && n->kind == CAIRN_YAML_NODE_SCALAR;
     enum cairn_status st = CAIRN_OK;
     json_t *list = NULL, *item = NULL;
 
-    if (n->kind != CAIRN_NODE_LIST && !single)
+    if (n->kind != CAIRN_YAML_NODE_LIST && !single)
         return wrong(c, k, path, n, "");
     if (k->type == CAIRN_KEY_FLOATS && n->n != 2)
-        return cairn_place_fail(c->err, n->at, "%s: expected a list of two numbers, found one of %d", path, n->n);
+        return cairn_yaml_place_fail(c->err, n->at, "%s: expected a list of two numbers, found one of %d", path, n->n);
     TRY(made(c, json_array(), &list));
     for (int i = 0; i < (single ? 1 : n->n); i++) {
-        const struct cairn_node *one = single ? n : n->item[i];
+        const struct cairn_yaml_node *one = single ? n : n->item[i];
         char below[512];
 
         snprintf(below, sizeof below, "%s.%d", path, i);
         TRY(take_item(c, k, single ? path : below, one, &item));
         for (size_t j = 0; k->type == CAIRN_KEY_WORDS && j < json_array_size(list); j++)
             if (json_equal(json_array_get(list, j), item))
-                TRY(cairn_place_fail(c->err, one->at, "%s: \"%s\" is there twice", path, one->text));
+                TRY(cairn_yaml_place_fail(c->err, one->at, "%s: \"%s\" is there twice", path, one->text));
         if (json_array_append(list, item))
             TRY(CAIRN_NOMEM(c->err));
         json_decref(item);
@@ -322,22 +323,22 @@ out:
     return st;
 }
 
-static enum cairn_status take_named(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_node *n,
+static enum cairn_status take_named(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_yaml_node *n,
                                     json_t **out)
 {
     enum cairn_status st = CAIRN_OK;
     json_t *map = NULL, *item = NULL;
     char below[512], shown[512];
 
-    if (n->kind != CAIRN_NODE_MAP)
+    if (n->kind != CAIRN_YAML_NODE_MAP)
         return wrong(c, k, path, n, "");
     TRY(made(c, json_object(), &map));
     snprintf(below, sizeof below, "%s.*", k->path);
     for (int i = 0; i < n->n; i++) {
         snprintf(shown, sizeof shown, "%s.%s", path, n->key[i]);
         if (strchr(n->key[i], '.'))
-            TRY(cairn_place_fail(c->err, n->key_at[i], "%s: a name without '.' belongs here", shown));
-        if (n->item[i]->kind != CAIRN_NODE_MAP)
+            TRY(cairn_yaml_place_fail(c->err, n->key_at[i], "%s: a name without '.' belongs here", shown));
+        if (n->item[i]->kind != CAIRN_YAML_NODE_MAP)
             TRY(wrong(c, cairn_schema_find(below), shown, n->item[i], ""));
         TRY(take_section(c, below, shown, n->item[i], &item));
         if (json_object_set(map, n->key[i], item))
@@ -354,9 +355,9 @@ out:
 }
 
 /* A section written as the word of its `kind`: a map with that one key. */
-static const struct cairn_node *spell_out(struct check *c, const struct cairn_node *n)
+static const struct cairn_yaml_node *spell_out(struct check *c, const struct cairn_yaml_node *n)
 {
-    struct cairn_node *map = cairn_node_create(c->arena, CAIRN_NODE_MAP, n->at, 1);
+    struct cairn_yaml_node *map = cairn_yaml_node_create(c->arena, CAIRN_YAML_NODE_MAP, n->at, 1);
 
     if (map) {
         map->key[0] = "kind";
@@ -367,13 +368,13 @@ static const struct cairn_node *spell_out(struct check *c, const struct cairn_no
     return map;
 }
 
-static enum cairn_status take(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_node *n,
+static enum cairn_status take(struct check *c, const struct cairn_key *k, const char *path, const struct cairn_yaml_node *n,
                               json_t **out)
 {
     struct cairn_scalar s;
     char kind[512];
 
-    if (cairn_node_is_null(n)) {
+    if (cairn_yaml_node_is_null(n)) {
         if (k->flags & CAIRN_KEY_NULL)
             return made(c, json_null(), out);
         return wrong(c, k, path, n, k->type == CAIRN_KEY_SECTION ? "; remove the line or put keys below it" : "");
@@ -381,25 +382,25 @@ static enum cairn_status take(struct check *c, const struct cairn_key *k, const 
     switch (k->type) {
     case CAIRN_KEY_SECTION:
         snprintf(kind, sizeof kind, "%s.kind", k->path);
-        if (n->kind == CAIRN_NODE_SCALAR && cairn_schema_find(kind)) {
+        if (n->kind == CAIRN_YAML_NODE_SCALAR && cairn_schema_find(kind)) {
             n = spell_out(c, n);
             if (!n)
                 return CAIRN_NOMEM(c->err);
         }
-        if (n->kind != CAIRN_NODE_MAP)
+        if (n->kind != CAIRN_YAML_NODE_MAP)
             return wrong(c, k, path, n, "");
         return take_section(c, k->path, path, n, out);
     case CAIRN_KEY_NAMED:
         return take_named(c, k, path, n, out);
     case CAIRN_KEY_FREE:
-        return n->kind == CAIRN_NODE_MAP ? take_any(c, path, n, out) : wrong(c, k, path, n, "");
+        return n->kind == CAIRN_YAML_NODE_MAP ? take_any(c, path, n, out) : wrong(c, k, path, n, "");
     case CAIRN_KEY_INT:
         return take_number(c, k, path, n, 1, out);
     case CAIRN_KEY_FLOAT:
         return take_number(c, k, path, n, 0, out);
     case CAIRN_KEY_BOOL:
         cairn_scalar_resolve(n->text, &s);
-        if (n->kind != CAIRN_NODE_SCALAR || n->quoted || s.kind != CAIRN_SCALAR_BOOL)
+        if (n->kind != CAIRN_YAML_NODE_SCALAR || n->quoted || s.kind != CAIRN_SCALAR_BOOL)
             return wrong(c, k, path, n, "");
         return made(c, json_boolean(s.b), out);
     case CAIRN_KEY_STRING:
@@ -414,7 +415,7 @@ static enum cairn_status take(struct check *c, const struct cairn_key *k, const 
 }
 
 /* n: a map, or NULL where the whole section is absent (top-level sections, whose keys all have defaults). */
-static enum cairn_status take_section(struct check *c, const char *path, const char *shown, const struct cairn_node *n,
+static enum cairn_status take_section(struct check *c, const char *path, const char *shown, const struct cairn_yaml_node *n,
                                       json_t **out)
 {
     enum cairn_status st = CAIRN_OK;
@@ -427,24 +428,24 @@ static enum cairn_status take_section(struct check *c, const char *path, const c
         if (strchr(n->key[i], '.') && cairn_schema_find(below)) {
             size_t head = strcspn(n->key[i], ".");
 
-            TRY(cairn_place_fail(c->err, n->key_at[i], "unknown key \"%s\"; in a file keys nest: %.*s: {%s: ...}", below, (int)head,
-                                 n->key[i], n->key[i] + head + 1));
+            TRY(cairn_yaml_place_fail(c->err, n->key_at[i], "unknown key \"%s\"; in a file keys nest: %.*s: {%s: ...}", below,
+                                      (int)head, n->key[i], n->key[i] + head + 1));
         }
         if (strchr(n->key[i], '.') || strcmp(n->key[i], "*") == 0 || !cairn_schema_find(below)) {
             cairn_schema_suggest(path, shown, n->key[i], &hint);
-            TRY(cairn_place_fail(c->err, n->key_at[i], "unknown key \"%s%s%s\"; %s", shown, *shown ? "." : "", n->key[i],
-                                 cairn_str_z(&hint)));
+            TRY(cairn_yaml_place_fail(c->err, n->key_at[i], "unknown key \"%s%s%s\"; %s", shown, *shown ? "." : "", n->key[i],
+                                      cairn_str_z(&hint)));
         }
     }
     TRY(made(c, json_object(), &map));
     for (const struct cairn_key *k = cairn_schema_child(path, NULL); k; k = cairn_schema_child(path, k)) {
-        const struct cairn_node *mine = n ? cairn_node_member(n, cairn_key_leaf(k), NULL) : NULL;
+        const struct cairn_yaml_node *mine = n ? cairn_yaml_node_member(n, cairn_key_leaf(k), NULL) : NULL;
 
         snprintf(below, sizeof below, "%s%s%s", shown, *shown ? "." : "", cairn_key_leaf(k));
         if (mine)
             TRY(take(c, k, below, mine, &v));
         else if (k->flags & CAIRN_KEY_REQUIRED)
-            TRY(cairn_place_fail(c->err, n->at, "%s: missing, and it has no default", below));
+            TRY(cairn_yaml_place_fail(c->err, n->at, "%s: missing, and it has no default", below));
         else if (k->type == CAIRN_KEY_SECTION && !(k->flags & CAIRN_KEY_NULL))
             TRY(take_section(c, k->path, below, NULL, &v));
         else
@@ -463,7 +464,8 @@ out:
     return st;
 }
 
-enum cairn_status cairn_recipe_resolve(struct cairn_arena *a, const struct cairn_node *root, json_t **tree, struct cairn_error *err)
+enum cairn_status cairn_recipe_resolve(struct cairn_arena *a, const struct cairn_yaml_node *root, json_t **tree,
+                                       struct cairn_error *err)
 {
     struct check c = {a, err};
 
@@ -472,10 +474,10 @@ enum cairn_status cairn_recipe_resolve(struct cairn_arena *a, const struct cairn
 
 json_t *cairn_recipe_default(const struct cairn_key *k)
 {
-    static const struct cairn_source schema = {"schema", "/"};
-    struct cairn_place at = {&schema, 1, 1};
+    static const struct cairn_yaml_source schema = {"schema", "/"};
+    struct cairn_yaml_place at = {&schema, 1, 1};
     struct check c = {cairn_arena_create(), NULL};
-    const struct cairn_node *n = NULL;
+    const struct cairn_yaml_node *n = NULL;
     json_t *v = NULL;
 
     if (c.arena && cairn_yaml_parse(c.arena, k->def, strlen(k->def), at, 0, &n, NULL) == CAIRN_OK &&

@@ -8,14 +8,14 @@
 #include "recipe/schema.h"
 
 struct cairn_recipe {
-    struct cairn_arena *arena;     /* nodes, sources */
-    const struct cairn_node *root; /* merged, for places and for laying more over it */
-    json_t *tree;                  /* resolved */
-    int whole;                     /* a run, not a part of a recipe */
+    struct cairn_arena *arena;          /* nodes, sources */
+    const struct cairn_yaml_node *root; /* merged, for places and for laying more over it */
+    json_t *tree;                       /* resolved */
+    int whole;                          /* a run, not a part of a recipe */
 };
 
 /* *tree: every key of the schema in its order; the caller's to json_decref. */
-enum cairn_status cairn_recipe_resolve(struct cairn_arena *a, const struct cairn_node *root, json_t **tree,
+enum cairn_status cairn_recipe_resolve(struct cairn_arena *a, const struct cairn_yaml_node *root, json_t **tree,
                                        struct cairn_error *err);
 /* The default of a key that has one; the caller's to json_decref. NULL without memory. */
 json_t *cairn_recipe_default(const struct cairn_key *k);

@@ -40,23 +40,23 @@ out:
     return st;
 }
 
-static enum cairn_status read_file(struct family *f, const char *path, const struct cairn_place *named,
-                                   const struct cairn_node **out);
+static enum cairn_status read_file(struct family *f, const char *path, const struct cairn_yaml_place *named,
+                                   const struct cairn_yaml_node **out);
 
-static enum cairn_status read_parent(struct family *f, const struct cairn_node *name, const struct cairn_node **under)
+static enum cairn_status read_parent(struct family *f, const struct cairn_yaml_node *name, const struct cairn_yaml_node **under)
 {
     char *dir = NULL, *path = NULL;
-    const struct cairn_node *parent;
+    const struct cairn_yaml_node *parent;
     enum cairn_status st;
 
-    if (name->kind != CAIRN_NODE_SCALAR || !*name->text || cairn_node_is_null(name))
-        TRY(cairn_place_fail(f->err, name->at, "inherit: expected a file name or a list of them"));
+    if (name->kind != CAIRN_YAML_NODE_SCALAR || !*name->text || cairn_yaml_node_is_null(name))
+        TRY(cairn_yaml_place_fail(f->err, name->at, "inherit: expected a file name or a list of them"));
     dir = cairn_path_dirname(name->at.src->label);
     path = dir ? cairn_path_join(strcmp(dir, ".") == 0 ? "" : dir, name->text) : NULL;
     if (!path)
         TRY(CAIRN_NOMEM(f->err));
     TRY(read_file(f, path, &name->at, &parent));
-    *under = *under ? cairn_node_merge(f->arena, *under, parent) : parent;
+    *under = *under ? cairn_yaml_node_merge(f->arena, *under, parent) : parent;
     if (!*under)
         TRY(CAIRN_NOMEM(f->err));
 out:
@@ -66,12 +66,12 @@ out:
 }
 
 /* named: where an `inherit` names the file, NULL for the first one. */
-static enum cairn_status read_file(struct family *f, const char *path, const struct cairn_place *named,
-                                   const struct cairn_node **out)
+static enum cairn_status read_file(struct family *f, const char *path, const struct cairn_yaml_place *named,
+                                   const struct cairn_yaml_node **out)
 {
-    struct cairn_source *src = cairn_arena_calloc(f->arena, 1, sizeof *src);
-    struct cairn_place at = {src, 1, 1}, whole = {src, 0, 0};
-    const struct cairn_node *mine = NULL, *inherit, *under = NULL;
+    struct cairn_yaml_source *src = cairn_arena_calloc(f->arena, 1, sizeof *src);
+    struct cairn_yaml_place at = {src, 1, 1}, whole = {src, 0, 0};
+    const struct cairn_yaml_node *mine = NULL, *inherit, *under = NULL;
     enum cairn_status st = CAIRN_OK;
     struct stat info;
     char *text = NULL;
@@ -87,17 +87,18 @@ static enum cairn_status read_file(struct family *f, const char *path, const str
         const char *why = missing ? strerror(errno) : "it is a folder";
 
         if (named)
-            return cairn_place_fail(f->err, *named, "inherit: cannot read %s: %s", path, why);
-        return cairn_place_fail(f->err, whole, "cannot read this recipe: %s", why);
+            return cairn_yaml_place_fail(f->err, *named, "inherit: cannot read %s: %s", path, why);
+        return cairn_yaml_place_fail(f->err, whole, "cannot read this recipe: %s", why);
     }
     for (int i = 0; i < f->depth; i++)
         if (f->open[i].dev == info.st_dev && f->open[i].ino == info.st_ino)
-            return cairn_place_fail(f->err, *named, "inherit: %s inherits itself", path);
+            return cairn_yaml_place_fail(f->err, *named, "inherit: %s inherits itself", path);
     if (f->depth == CAIRN_INHERIT_DEPTH_MAX || ++f->files > CAIRN_INHERIT_FILES_MAX)
-        return cairn_place_fail(f->err, named ? *named : whole, "inherit: more than %d levels or %d files", CAIRN_INHERIT_DEPTH_MAX,
-                                CAIRN_INHERIT_FILES_MAX);
+        return cairn_yaml_place_fail(f->err, named ? *named : whole, "inherit: more than %d levels or %d files",
+                                     CAIRN_INHERIT_DEPTH_MAX, CAIRN_INHERIT_FILES_MAX);
     if (S_ISREG(info.st_mode) && info.st_size > CAIRN_YAML_TEXT_MAX)
-        return cairn_place_fail(f->err, at, "%lld bytes; a recipe has at most %d", (long long)info.st_size, CAIRN_YAML_TEXT_MAX);
+        return cairn_yaml_place_fail(f->err, at, "%lld bytes; a recipe has at most %d", (long long)info.st_size,
+                                     CAIRN_YAML_TEXT_MAX);
     st = folder(f->arena, path, &src->dir, f->err);
     if (st != CAIRN_OK)
         return st;
@@ -109,19 +110,19 @@ static enum cairn_status read_file(struct family *f, const char *path, const str
         f->err->code = CAIRN_ERECIPE;
     TRY(st == CAIRN_EDATA ? CAIRN_ERECIPE : st);
     TRY(cairn_yaml_parse(f->arena, text, n, at, 1, &mine, f->err));
-    inherit = cairn_node_member(mine, "inherit", NULL);
+    inherit = cairn_yaml_node_member(mine, "inherit", NULL);
     if (inherit) {
         if (!f->parents)
-            TRY(cairn_place_fail(f->err, inherit->at, "inherit: a resolved recipe holds everything itself"));
-        if (inherit->kind == CAIRN_NODE_LIST) {
+            TRY(cairn_yaml_place_fail(f->err, inherit->at, "inherit: a resolved recipe holds everything itself"));
+        if (inherit->kind == CAIRN_YAML_NODE_LIST) {
             for (int i = 0; i < inherit->n; i++)
                 TRY(read_parent(f, inherit->item[i], &under));
         } else {
             TRY(read_parent(f, inherit, &under));
         }
-        mine = cairn_node_without(f->arena, mine, "inherit");
+        mine = cairn_yaml_node_without(f->arena, mine, "inherit");
         if (mine && under)
-            mine = cairn_node_merge(f->arena, under, mine);
+            mine = cairn_yaml_node_merge(f->arena, under, mine);
         if (!mine)
             TRY(CAIRN_NOMEM(f->err));
     }
@@ -132,7 +133,7 @@ out:
     return st;
 }
 
-enum cairn_status cairn_inherit_read(struct cairn_arena *a, const char *path, int parents, const struct cairn_node **out,
+enum cairn_status cairn_inherit_read(struct cairn_arena *a, const char *path, int parents, const struct cairn_yaml_node **out,
                                      struct cairn_error *err)
 {
     struct family f = {.arena = a, .err = err, .parents = parents};
@@ -157,12 +158,12 @@ static int path_ok(const char *path, int *n)
     return *n <= CAIRN_YAML_DEPTH_MAX;
 }
 
-enum cairn_status cairn_inherit_override(struct cairn_arena *a, const struct cairn_node **root, const char *text, int line,
+enum cairn_status cairn_inherit_override(struct cairn_arena *a, const struct cairn_yaml_node **root, const char *text, int line,
                                          const char *from, struct cairn_error *err)
 {
-    struct cairn_source *src = cairn_arena_calloc(a, 1, sizeof *src);
-    struct cairn_place at = {src, line, 1}, value_at;
-    const struct cairn_node *value = NULL;
+    struct cairn_yaml_source *src = cairn_arena_calloc(a, 1, sizeof *src);
+    struct cairn_yaml_place at = {src, line, 1}, value_at;
+    const struct cairn_yaml_node *value = NULL;
     const char *equals = strchr(text, '=');
     char *path;
     enum cairn_status st = CAIRN_OK;
@@ -175,21 +176,21 @@ enum cairn_status cairn_inherit_override(struct cairn_arena *a, const struct cai
         return CAIRN_NOMEM(err);
     TRY(folder(a, from, &src->dir, err));
     if (!equals || equals == text)
-        TRY(cairn_place_fail(err, at, "expected key=value (as in train.learning_rate=1e-5), found \"%.80s\"", text));
+        TRY(cairn_yaml_place_fail(err, at, "expected key=value (as in train.learning_rate=1e-5), found \"%.80s\"", text));
     path = cairn_arena_printf(a, "%.*s", (int)(equals - text), text);
     if (!path)
         TRY(CAIRN_NOMEM(err));
     if (!path_ok(path, &names))
-        TRY(cairn_place_fail(err, at, "\"%.80s\": a key has at most %d names of 1 to %d printable ASCII characters", path,
-                             CAIRN_YAML_DEPTH_MAX, CAIRN_YAML_KEY_BYTES_MAX));
+        TRY(cairn_yaml_place_fail(err, at, "\"%.80s\": a key has at most %d names of 1 to %d printable ASCII characters", path,
+                                  CAIRN_YAML_DEPTH_MAX, CAIRN_YAML_KEY_BYTES_MAX));
     if (strcmp(path, "inherit") == 0)
-        TRY(cairn_place_fail(err, at, "inherit belongs into a file"));
+        TRY(cairn_yaml_place_fail(err, at, "inherit belongs into a file"));
     value_at = at;
     value_at.col = (int)(equals + 1 - text) + 1;
     TRY(cairn_yaml_parse(a, equals + 1, strlen(equals + 1), value_at, 0, &value, err));
     if (names + value->depth > CAIRN_YAML_DEPTH_MAX)
-        TRY(cairn_place_fail(err, value_at, "more than %d levels", CAIRN_YAML_DEPTH_MAX));
-    TRY(cairn_node_set(a, root, path, at, value, err));
+        TRY(cairn_yaml_place_fail(err, value_at, "more than %d levels", CAIRN_YAML_DEPTH_MAX));
+    TRY(cairn_yaml_node_set(a, root, path, at, value, err));
 out:
     return st;
 }

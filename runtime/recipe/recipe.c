@@ -20,7 +20,7 @@ void cairn_recipe_free(struct cairn_recipe *r)
 }
 
 /* Lays the overrides over *root and resolves; everything made is in r->arena except *tree. */
-static enum cairn_status settle(struct cairn_recipe *r, const struct cairn_node *root, int n, const char *const *overrides,
+static enum cairn_status settle(struct cairn_recipe *r, const struct cairn_yaml_node *root, int n, const char *const *overrides,
                                 const char *from, struct cairn_error *err)
 {
     struct cairn_recipe next = *r;
@@ -46,7 +46,7 @@ static enum cairn_status load(struct cairn_recipe **out, const char *path, int w
                               const char *const *overrides, struct cairn_error *err)
 {
     struct cairn_recipe *r = calloc(1, sizeof *r);
-    const struct cairn_node *root = NULL;
+    const struct cairn_yaml_node *root = NULL;
     enum cairn_status st = CAIRN_OK;
 
     if (!r || !(r->arena = cairn_arena_create()))
@@ -169,13 +169,13 @@ const json_t *cairn_recipe_list(const struct cairn_recipe *r, const char *path)
 
 enum cairn_status cairn_recipe_fail(const struct cairn_recipe *r, const char *path, struct cairn_error *err, const char *fmt, ...)
 {
-    struct cairn_place at;
+    struct cairn_yaml_place at;
     char text[sizeof err->text];
     va_list ap;
 
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    cairn_node_place(r->root, path, &at);
-    return cairn_place_fail(err, at, "%s: %s", path, text);
+    cairn_yaml_node_place(r->root, path, &at);
+    return cairn_yaml_place_fail(err, at, "%s: %s", path, text);
 }

@@ -99,7 +99,7 @@ static enum cairn_status train(const struct cairn_recipe *r, struct cairn_error 
     int corrected = !is(r, "train.correction.kind", "none");
     double low = cairn_recipe_f64(r, "train.correction.low"), high = cairn_recipe_f64(r, "train.correction.high");
     int64_t updates = cairn_recipe_i64(r, "train.updates_per_step"), prompts = cairn_recipe_i64(r, "rollout.prompts");
-    struct cairn_place at;
+    struct cairn_yaml_place at;
 
     if (low >= high)
         return cairn_recipe_fail(r, "train.correction.low", err, "%g is not below train.correction.high, %g", low, high);
@@ -107,7 +107,7 @@ static enum cairn_status train(const struct cairn_recipe *r, struct cairn_error 
         return cairn_recipe_fail(r, "train.clip.dual", err, "has no meaning with train.ratio: cispo");
     if (!r->whole)
         return CAIRN_OK;
-    if (updates > prompts && !cairn_node_place(r->root, "train.updates_per_step", &at)) /* point at what was written */
+    if (updates > prompts && !cairn_yaml_node_place(r->root, "train.updates_per_step", &at)) /* point at what was written */
         return cairn_recipe_fail(r, "rollout.prompts", err,
                                  "%lld is less than train.updates_per_step, %lld: each update needs a group of its own",
                                  (long long)prompts, (long long)updates);

@@ -61,10 +61,10 @@ static void put_section(struct cairn_str *out, const char *path, const json_t *s
 
 enum cairn_status cairn_recipe_write(const struct cairn_recipe *r, struct cairn_str *yaml, struct cairn_error *err)
 {
-    static const struct cairn_source src = {"the resolved recipe", "/"};
-    struct cairn_place at = {&src, 1, 1};
+    static const struct cairn_yaml_source src = {"the resolved recipe", "/"};
+    struct cairn_yaml_place at = {&src, 1, 1};
     struct cairn_arena *arena = cairn_arena_create();
-    const struct cairn_node *again;
+    const struct cairn_yaml_node *again;
     struct cairn_str text = {0};
     enum cairn_status st = CAIRN_OK;
 

@@ -24,7 +24,7 @@ enum {
 
 /* One document. An empty text is an empty map when `map` is set, a null otherwise; with `map` the top must be a map.
  * `start` is where the text begins (line and column of its first byte), for overrides; files pass {src, 1, 1}. */
-enum cairn_status cairn_yaml_parse(struct cairn_arena *a, const char *text, size_t n, struct cairn_place start, int map,
-                                   const struct cairn_node **out, struct cairn_error *err);
+enum cairn_status cairn_yaml_parse(struct cairn_arena *a, const char *text, size_t n, struct cairn_yaml_place start, int map,
+                                   const struct cairn_yaml_node **out, struct cairn_error *err);
 
 #endif

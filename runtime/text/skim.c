@@ -59,7 +59,7 @@ static size_t value_end(const char *s, size_t n, size_t i)
     return 0;
 }
 
-int cairn_skim_member(const char *text, size_t n, size_t at, const char *key, struct cairn_span *value)
+int cairn_skim_member(const char *text, size_t n, size_t at, const char *key, struct cairn_skim_span *value)
 {
     size_t want = strlen(key), i = blanks(text, n, at);
 
@@ -144,7 +144,7 @@ static int unescape(const char *p, size_t n, struct cairn_str *out)
     return !out->oom;
 }
 
-int cairn_skim_numbers(const char *text, struct cairn_span object,
+int cairn_skim_numbers(const char *text, struct cairn_skim_span object,
                        int (*fn)(void *arg, const struct cairn_str *name, int64_t number), void *arg)
 {
     struct cairn_str name = {0};

@@ -12,16 +12,16 @@
 
 #include "base/str.h"
 
-struct cairn_span {
+struct cairn_skim_span {
     size_t at, end;
 };
 
 /* The value of `key` in the object that begins at text[at]: 1, and its span; 0: there is none, or the text is not understood. */
-int cairn_skim_member(const char *text, size_t n, size_t at, const char *key, struct cairn_span *value);
+int cairn_skim_member(const char *text, size_t n, size_t at, const char *key, struct cairn_skim_span *value);
 
 /* Calls fn for each member of the object {"name": number, ...} that is the span; name holds the unescaped bytes until the next
  * call. 1: all of them; 0: it is no such object, or fn returned 0. */
-int cairn_skim_numbers(const char *text, struct cairn_span object,
+int cairn_skim_numbers(const char *text, struct cairn_skim_span object,
                        int (*fn)(void *arg, const struct cairn_str *name, int64_t number), void *arg);
 
 #endif

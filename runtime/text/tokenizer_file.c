@@ -22,7 +22,7 @@ struct reader {
     const char *where; /* the file */
     struct cairn_error *err;
     const char *text; /* NULL, or of one that only decodes: where the vocabulary lies, which the parsed object does not hold */
-    struct cairn_span vocab;
+    struct cairn_skim_span vocab;
 };
 
 static enum cairn_status unsupported(const struct reader *r, const char *place, const char *what)
@@ -414,7 +414,7 @@ out:
 
 /* text: NULL, or of one that only decodes, with the span of its vocabulary. */
 static enum cairn_status build(struct cairn_tokenizer **out, json_t *root, const char *where, const char *text,
-                               struct cairn_span vocab, struct cairn_error *err)
+                               struct cairn_skim_span vocab, struct cairn_error *err)
 {
     static const char *const keys[] = {"version",       "truncation",     "padding", "added_tokens", "normalizer",
                                        "pre_tokenizer", "post_processor", "decoder", "model",        NULL};
@@ -443,7 +443,7 @@ enum cairn_status cairn_tokenizer_parse(struct cairn_tokenizer **out, const char
     enum cairn_status st = cairn_json_parse(&root, json, n, where, err);
 
     if (st == CAIRN_OK)
-        st = build(out, root, where, NULL, (struct cairn_span){0}, err);
+        st = build(out, root, where, NULL, (struct cairn_skim_span){0}, err);
     json_decref(root);
     return st;
 }
@@ -457,7 +457,7 @@ enum cairn_status cairn_tokenizer_load(struct cairn_tokenizer **out, const char 
     if (!file)
         return CAIRN_NOMEM(err);
     TRY(cairn_json_load(&root, file, MAX_FILE, err));
-    TRY(build(out, root, file, NULL, (struct cairn_span){0}, err));
+    TRY(build(out, root, file, NULL, (struct cairn_skim_span){0}, err));
 out:
     json_decref(root);
     free(file);
@@ -465,9 +465,9 @@ out:
 }
 
 /* The text without what lies in both spans, which are made empty. NULL: no memory. */
-static char *without(const char *text, size_t n, struct cairn_span a, struct cairn_span b, size_t *left)
+static char *without(const char *text, size_t n, struct cairn_skim_span a, struct cairn_skim_span b, size_t *left)
 {
-    struct cairn_span first = a.at < b.at ? a : b, second = a.at < b.at ? b : a;
+    struct cairn_skim_span first = a.at < b.at ? a : b, second = a.at < b.at ? b : a;
     struct cairn_str s = {0};
 
     cairn_str_add(&s, text, first.at);
@@ -484,7 +484,7 @@ enum cairn_status cairn_tokenizer_load_decoder(struct cairn_tokenizer **out, con
     enum cairn_status st = CAIRN_OK;
     char *file = cairn_path_is_dir(path) ? cairn_path_join(path, "tokenizer.json") : cairn_format("%s", path), *text = NULL,
          *rest = NULL;
-    struct cairn_span model, vocab, merges;
+    struct cairn_skim_span model, vocab, merges;
     struct cairn_error why;
     json_t *root = NULL;
     size_t n, left;

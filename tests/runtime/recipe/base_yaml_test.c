@@ -41,7 +41,7 @@ static void file_gives_every_default(void **state)
     struct cairn_recipe *r;
     struct cairn_error err;
     const struct cairn_key *k;
-    struct cairn_place at;
+    struct cairn_yaml_place at;
     size_t n;
 
     (void)state;
@@ -60,7 +60,7 @@ static void file_gives_every_default(void **state)
             v = json_object_get(v, part);
         if (part)
             continue;
-        if (!cairn_node_place(r->root, k[i].path, &at))
+        if (!cairn_yaml_node_place(r->root, k[i].path, &at))
             fail_msg("%s is missing in %s", k[i].path, base);
         if (k[i].type == CAIRN_KEY_SECTION && !(k[i].flags & CAIRN_KEY_NULL))
             continue;
@@ -112,7 +112,7 @@ static void commented_blocks_are_valid(void **state)
     k = cairn_schema_table(&n);
     for (size_t i = 0; i < n; i++) {
         struct cairn_str path = {0};
-        struct cairn_place at;
+        struct cairn_yaml_place at;
 
         for (const char *p = k[i].path; *p; p++) {
             if (*p == '*')
@@ -120,7 +120,7 @@ static void commented_blocks_are_valid(void **state)
             else
                 cairn_str_putc(&path, *p);
         }
-        if (!cairn_node_place(r->root, cairn_str_z(&path), &at))
+        if (!cairn_yaml_node_place(r->root, cairn_str_z(&path), &at))
             fail_msg("%s is missing in %s", path.p, base);
         cairn_str_free(&path);
     }

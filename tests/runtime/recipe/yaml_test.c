@@ -11,12 +11,12 @@
 #include "base/str.h"
 #include "recipe/yaml.h"
 
-static const struct cairn_source src = {"f.yaml", "/"};
+static const struct cairn_yaml_source src = {"f.yaml", "/"};
 
-static enum cairn_status parse(struct cairn_arena *a, const char *text, size_t n, const struct cairn_node **out,
+static enum cairn_status parse(struct cairn_arena *a, const char *text, size_t n, const struct cairn_yaml_node **out,
                                struct cairn_error *err)
 {
-    struct cairn_place at = {&src, 1, 1};
+    struct cairn_yaml_place at = {&src, 1, 1};
 
     return cairn_yaml_parse(a, text, n, at, 1, out, err);
 }
@@ -58,7 +58,7 @@ static void refused(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         struct cairn_arena *a = cairn_arena_create();
-        const struct cairn_node *root = NULL;
+        const struct cairn_yaml_node *root = NULL;
         struct cairn_error err = {0};
 
         assert_int_equal(parse(a, t[i].text, t[i].n ? t[i].n : strlen(t[i].text), &root, &err), CAIRN_ERECIPE);
@@ -73,7 +73,7 @@ static void accepted(void **state)
     static const char text[] =
         "# comment\n%YAML 1.1\n---\na: &x [1, two, \"3\"]\nb: *x\r\nc: |\n  a\tline\n  two\nd: {e: , f: ~}\n\"g h\": 'it''s'\n";
     struct cairn_arena *a = cairn_arena_create();
-    const struct cairn_node *root, *v;
+    const struct cairn_yaml_node *root, *v;
     struct cairn_error err;
 
     (void)state;
@@ -81,19 +81,19 @@ static void accepted(void **state)
     if (parse(a, text, strlen(text), &root, &err) != CAIRN_OK)
         fail_msg("%s", err.text);
     assert_int_equal(root->n, 5);
-    v = cairn_node_member(root, "b", NULL);
-    assert_ptr_equal(v, cairn_node_member(root, "a", NULL));
+    v = cairn_yaml_node_member(root, "b", NULL);
+    assert_ptr_equal(v, cairn_yaml_node_member(root, "a", NULL));
     assert_int_equal(v->n, 3);
     assert_int_equal(v->item[1]->quoted, 0);
     assert_int_equal(v->item[2]->quoted, 1);
     assert_int_equal(v->item[2]->at.line, 4);
     assert_int_equal(v->item[2]->at.col, 16);
-    assert_string_equal(cairn_node_member(root, "c", NULL)->text, "a\tline\ntwo\n");
-    v = cairn_node_member(root, "d", NULL);
-    assert_true(cairn_node_is_null(v->item[0]) && cairn_node_is_null(v->item[1]));
-    assert_string_equal(cairn_node_member(root, "g h", NULL)->text, "it's");
+    assert_string_equal(cairn_yaml_node_member(root, "c", NULL)->text, "a\tline\ntwo\n");
+    v = cairn_yaml_node_member(root, "d", NULL);
+    assert_true(cairn_yaml_node_is_null(v->item[0]) && cairn_yaml_node_is_null(v->item[1]));
+    assert_string_equal(cairn_yaml_node_member(root, "g h", NULL)->text, "it's");
     assert_int_equal(parse(a, "", 0, &root, &err), CAIRN_OK);
-    assert_int_equal(root->kind, CAIRN_NODE_MAP);
+    assert_int_equal(root->kind, CAIRN_YAML_NODE_MAP);
     assert_int_equal(root->n, 0);
     cairn_arena_destroy(a);
 }
@@ -192,7 +192,7 @@ static void limits(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         struct cairn_arena *a = cairn_arena_create();
-        const struct cairn_node *root = NULL;
+        const struct cairn_yaml_node *root = NULL;
         struct cairn_error err = {0};
         struct cairn_str s = {0};
 
@@ -215,7 +215,7 @@ static void mutations(void **state)
     (void)state;
     for (int i = 0; i < 20000; i++) {
         struct cairn_arena *a = cairn_arena_create();
-        const struct cairn_node *root;
+        const struct cairn_yaml_node *root;
         struct cairn_error err;
         char text[sizeof good];
         enum cairn_status st;
