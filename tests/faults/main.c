@@ -6,10 +6,14 @@
  * F45 strange  F13 F15 F16 F19 F33 F44 F47 F48                  growth  F36 F54 is a part of the check that every trial ends with
  * (lab.h). F53 is Slurm's matter (tests/slurm).
  */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,20 +29,21 @@ static const struct part {
     long quick;  /* of `quick` every so many-th; 0: not at all */
     double cost; /* minutes on two cores, about */
     const char *what;
+    int beside;  /* one process after the other, and long: begun at once, beside all that has jobs */
 } parts[] = {
-    {"threads", faults_threads, 20, 0.1, "the shim: a fault in one of two threads is met there"},
-    {"points", faults_points, 400, 21, "every file operation of every stage fails, or is the last one"},
-    {"ranks", faults_ranks, 400, 6, "the same in one rank of several"},
-    {"kills", faults_kills, 25, 2.5, "SIGKILL at random moments of whole runs of 1, 2 and 4 ranks"},
-    {"stops", faults_stops, 25, 2.5, "SIGTERM and SIGUSR1 at random moments of whole runs of 1, 2 and 4 ranks"},
-    {"races", faults_races, 300, 4, "two and three attempts at once on one artefact"},
-    {"space", faults_space, 40, 0.7, "file systems that are full, in bytes and in files"},
-    {"flips", faults_flips, 20, 1.5, "flipped bits, cut, swapped and missing files"},
-    {"crashes", faults_crashes, 200, 3, "what a disk may hold after the power went"},
-    {"memory", faults_memory, 100, 1.5, "allocations that fail"},
-    {"pins", faults_pins, 150, 1.5, "readers that pin against collectors"},
-    {"strange", faults_strange, 1, 0.2, "strangers, other clocks, remains of the dead, other recipes"},
-    {"growth", faults_growth, 0, 1.5, "memory, descriptors and files over 500 steps with a kill in every tenth"},
+    {"threads", faults_threads, 20, 0.1, "the shim: a fault in one of two threads is met there", 0},
+    {"points", faults_points, 400, 21, "every file operation of every stage fails, or is the last one", 0},
+    {"ranks", faults_ranks, 400, 6, "the same in one rank of several", 0},
+    {"kills", faults_kills, 25, 2.5, "SIGKILL at random moments of whole runs of 1, 2 and 4 ranks", 0},
+    {"stops", faults_stops, 25, 2.5, "SIGTERM and SIGUSR1 at random moments of whole runs of 1, 2 and 4 ranks", 0},
+    {"races", faults_races, 300, 4, "two and three attempts at once on one artefact", 0},
+    {"space", faults_space, 40, 0.7, "file systems that are full, in bytes and in files", 0},
+    {"flips", faults_flips, 20, 1.5, "flipped bits, cut, swapped and missing files", 0},
+    {"crashes", faults_crashes, 200, 3, "what a disk may hold after the power went", 0},
+    {"memory", faults_memory, 100, 1.5, "allocations that fail", 0},
+    {"pins", faults_pins, 150, 1.5, "readers that pin against collectors", 0},
+    {"strange", faults_strange, 1, 0.2, "strangers, other clocks, remains of the dead, other recipes", 0},
+    {"growth", faults_growth, 0, 1.5, "memory, descriptors and files over 500 steps with a kill in every tenth", 1},
 };
 #define PARTS ((int)(sizeof parts / sizeof *parts))
 
@@ -49,6 +54,7 @@ static const struct part *at_work;
 static long points, violations;
 static int stages;
 static struct cairn_str summary;
+static int to_parent = -1; /* in the process of a part beside the others: there its lines go */
 
 static void tap_line(int held, const char *text)
 {
@@ -64,7 +70,10 @@ void tap(int held, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    tap_line(held, text);
+    if (to_parent < 0)
+        tap_line(held, text);
+    else
+        dprintf(to_parent, "tap %d %s\n", held, text);
     lab_journal_add("tap %s %d %s", at_work->name, held, text);
 }
 
@@ -81,7 +90,10 @@ void sum(const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    sum_line(at_work->name, text);
+    if (to_parent < 0)
+        sum_line(at_work->name, text);
+    else
+        dprintf(to_parent, "sum %s\n", text);
     lab_journal_add("sum %s %s", at_work->name, text);
 }
 
@@ -89,6 +101,8 @@ void sum_points(long n, int m)
 {
     points += n;
     stages += m;
+    if (to_parent >= 0)
+        dprintf(to_parent, "points %ld %d\n", n, m);
     lab_journal_add("points %s %ld %d", at_work->name, n, m);
 }
 
@@ -123,13 +137,75 @@ static void again_end(void *arg, const char *rest)
     *(long *)arg = strtol(rest, NULL, 10);
 }
 
+/* Violations of a part that the journal knows to its end; -1: it does not. */
+static long part_known(const struct part *p)
+{
+    long ended = -1;
+
+    lab_journal_each("end", p->name, again_end, &ended);
+    return ended;
+}
+
+/* Begins a part in a process of its own. What it has to say is read from the descriptor that is returned. */
+static int part_beside(const struct part *p, const struct faults_opts *o, const char *build)
+{
+    int ends[2];
+    pid_t pid;
+    long ended;
+
+    fflush(NULL);
+    if (pipe2(ends, O_CLOEXEC) || (pid = fork()) < 0)
+        lab_die("%s: %s", p->name, strerror(errno));
+    if (pid) {
+        close(ends[1]);
+        return ends[0];
+    }
+    close(ends[0]);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    to_parent = ends[1];
+    at_work = p;
+    lab_begin(build);
+    ended = p->run(o);
+    lab_end_all();
+    lab_journal_add("end %s %ld", p->name, ended);
+    dprintf(to_parent, "end %ld\n", ended);
+    _exit(0);
+}
+
+/* Waits for it, and prints it. */
+static void part_join(const struct part *p, int fd)
+{
+    FILE *f = fdopen(fd, "r");
+    char *line = NULL, name[40];
+    long ended = -1;
+    size_t cap = 0;
+
+    snprintf(name, sizeof name, "%s", p->name);
+    while (f && getline(&line, &cap, f) > 0) {
+        line[strcspn(line, "\n")] = 0;
+        if (!strncmp(line, "tap ", 4))
+            again_tap(NULL, line + 4);
+        else if (!strncmp(line, "sum ", 4))
+            again_sum(name, line + 4);
+        else if (!strncmp(line, "points ", 7))
+            again_points(NULL, line + 7);
+        else if (!strncmp(line, "end ", 4))
+            again_end(&ended, line + 4);
+    }
+    if (f)
+        fclose(f);
+    free(line);
+    if (ended < 0)
+        lab_die("%s ended badly", p->name);
+    violations += ended;
+}
+
 static void part_run(const struct part *p, const struct faults_opts *o)
 {
     char name[40];
-    long ended = -1;
+    long ended = part_known(p);
 
     snprintf(name, sizeof name, "%s", p->name);
-    lab_journal_each("end", name, again_end, &ended);
     at_work = p;
     if (ended >= 0) {
         lab_journal_each("tap", name, again_tap, NULL);
@@ -247,7 +323,7 @@ int main(int argc, char **argv)
     double total = 0, before = 0, t0 = lab_now();
     char hex[33], wanted[400] = "";
     long known;
-    int rc;
+    int rc, beside[PARTS], n = 0;
 
     if (argc == 3 && !strcmp(argv[1], "child-reader"))
         return faults_child_reader(argv[2]);
@@ -271,9 +347,16 @@ int main(int argc, char **argv)
         if (known)
             fprintf(stderr, "# going on: %s has %ld lines of this build\n", a.journal, known);
     }
+    for (int k = 0; k < PARTS; k++)
+        n += a.wanted[k];
+    for (int k = 0; k < PARTS; k++) /* before there is a lab: it makes its own */
+        beside[k] = parts[k].beside && a.wanted[k] && n > 1 && a.o.jobs > 1 && part_known(&parts[k]) < 0 ? part_beside(&parts[k], &a.o, a.build) : -1;
     lab_begin(a.build);
     for (int k = 0; k < PARTS; k++)
-        if (a.wanted[k]) {
+        if (a.wanted[k] && beside[k] >= 0) {
+            part_join(&parts[k], beside[k]);
+            before += parts[k].cost;
+        } else if (a.wanted[k]) {
             struct faults_opts mine = a.o;
 
             mine.every *= a.quick ? parts[k].quick : 1;
