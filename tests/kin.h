@@ -95,8 +95,8 @@ static enum cairn_status kin_bcast(void *comm, int root, void *p, size_t n, stru
     return kin_allgatherv(comm, p, each, p, err);
 }
 
-static enum cairn_status kin_exchange(void *comm, const struct cairn_part *send, int sends, const struct cairn_part *recv, int recvs,
-                                      struct cairn_error *err)
+static enum cairn_status kin_exchange(void *comm, const struct cairn_wire_part *send, int sends,
+                                      const struct cairn_wire_part *recv, int recvs, struct cairn_error *err)
 {
     size_t sent[KIN_MOST] = {0}, got[KIN_MOST] = {0};
     double end = cairn_now_s() + KIN_WAIT_S;

@@ -149,7 +149,7 @@ static enum cairn_status alltoallv(struct cairn_group *g, const void *src, const
                                    struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    struct cairn_part *send = NULL, *recv;
+    struct cairn_wire_part *send = NULL, *recv;
     size_t from = 0, to = 0;
     int ns = 0, nr = 0;
 
@@ -166,9 +166,9 @@ static enum cairn_status alltoallv(struct cairn_group *g, const void *src, const
             continue;
         }
         if (sends[r])
-            send[ns++] = (struct cairn_part){.peer = r, .p = s, .n = sends[r]};
+            send[ns++] = (struct cairn_wire_part){.peer = r, .p = s, .n = sends[r]};
         if (recvs[r])
-            recv[nr++] = (struct cairn_part){.peer = r, .p = d, .n = recvs[r]};
+            recv[nr++] = (struct cairn_wire_part){.peer = r, .p = d, .n = recvs[r]};
     }
     if (g->comm)
         st = g->world->wire->exchange(g->comm, send, ns, recv, nr, err);
@@ -186,7 +186,7 @@ enum cairn_status cairn_group_alltoallv(struct cairn_group *g, const char *what,
 static enum cairn_status gatherv(struct cairn_group *g, int root, const void *src, const size_t *n, void *dst, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    struct cairn_part *recv = NULL, send = {.peer = root, .p = (void *)(uintptr_t)src, .n = n[g->rank]};
+    struct cairn_wire_part *recv = NULL, send = {.peer = root, .p = (void *)(uintptr_t)src, .n = n[g->rank]};
     size_t at = 0;
     int nr = 0;
 
@@ -198,7 +198,7 @@ static enum cairn_status gatherv(struct cairn_group *g, int root, const void *sr
         if (r == root)
             copy((char *)dst + at, src, n[r]);
         else if (n[r])
-            recv[nr++] = (struct cairn_part){.peer = r, .p = (char *)dst + at, .n = n[r]};
+            recv[nr++] = (struct cairn_wire_part){.peer = r, .p = (char *)dst + at, .n = n[r]};
     }
     if (g->comm)
         st = g->world->wire->exchange(g->comm, NULL, 0, recv, nr, err);
@@ -271,7 +271,7 @@ enum cairn_status cairn_group_collect(struct cairn_group *g, const char *what, i
 static enum cairn_status exchange(struct cairn_group *g, int to, const void *src, size_t n, int from, void *dst, size_t m,
                                   struct cairn_error *err)
 {
-    struct cairn_part send = {.peer = to, .p = (void *)(uintptr_t)src, .n = n}, recv = {.peer = from, .p = dst, .n = m};
+    struct cairn_wire_part send = {.peer = to, .p = (void *)(uintptr_t)src, .n = n}, recv = {.peer = from, .p = dst, .n = m};
 
     if (to < -1 || to >= g->size || from < -1 || from >= g->size || (to == g->rank) != (from == g->rank))
         return CAIRN_BUG(err, "exchange with a rank that is not in the group, or only half with itself");

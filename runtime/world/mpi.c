@@ -216,7 +216,7 @@ out:
     return st;
 }
 
-static size_t messages(const struct cairn_part *part, int n)
+static size_t messages(const struct cairn_wire_part *part, int n)
 {
     size_t count = 0;
 
@@ -225,8 +225,8 @@ static size_t messages(const struct cairn_part *part, int n)
     return count;
 }
 
-static enum cairn_status mpi_exchange(void *comm, const struct cairn_part *send, int sends, const struct cairn_part *recv, int recvs,
-                                      struct cairn_error *err)
+static enum cairn_status mpi_exchange(void *comm, const struct cairn_wire_part *send, int sends,
+                                      const struct cairn_wire_part *recv, int recvs, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     size_t count = messages(send, sends) + messages(recv, recvs);

@@ -18,7 +18,7 @@
 #define CAIRN_WIRE_SYMBOL "cairn_wire"
 
 /* One side of an exchange: n bytes at p, to or from rank `peer` of the communicator. n = 0: no message. */
-struct cairn_part {
+struct cairn_wire_part {
     int peer;
     void *p;
     size_t n;
@@ -49,7 +49,7 @@ struct cairn_wire {
     /* Point to point among the members: all sends and all receives of this rank, done when the call returns. At most
      * one part per peer and direction; a part sent must meet one of equal size at the peer, in a call of the same
      * collective step. Never to oneself. */
-    enum cairn_status (*exchange)(void *comm, const struct cairn_part *send, int sends, const struct cairn_part *recv, int recvs,
+    enum cairn_status (*exchange)(void *comm, const struct cairn_wire_part *send, int sends, const struct cairn_wire_part *recv, int recvs,
                                   struct cairn_error *err);
 
     /* Notices (role.h), beside all others: post copies and does not wait; poll takes what is there, *from -1: nothing. */
