@@ -197,13 +197,14 @@ static void test_ranks_and_kills(void **state)
 {
     struct cairn_digest want;
     char path[300];
+    double whole_s;
     struct lab l;
 
     (void)state;
     lab_open(&l);
     prompts_put(&l);
     run_make(&l, "alone", path, NULL, NULL);
-    lab_stage_ok("rollout", path, 1, NULL);
+    whole_s = lab_stage_s("rollout", path, 1);
     want = digest_at(path, ROLLOUT1);
 
     run_make(&l, "killed", path, "rollout.batch=2", NULL);
@@ -211,7 +212,7 @@ static void test_ranks_and_kills(void **state)
         struct lab_program p;
 
         lab_start(&p, "rollout", path, 1, NULL, NULL, NULL);
-        usleep(20000 + (useconds_t)lab_draw(6, (uint32_t)i, 60000));
+        lab_sleep(whole_s * (0.1 + 0.8 * lab_share(6, (uint32_t)i)));
         kill(-p.pid, SIGKILL);
         lab_wait(&p);
     }

@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "base/build.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -336,6 +337,26 @@ static inline void lab_stage_ok(const char *stage, const char *run, int step, co
 
     if (rc)
         fail_msg("cairn-%s --step %d: %d: %s", stage, step, rc, said);
+}
+
+/* The same, and the seconds that it took: moments at which it is killed are drawn from them, so that it is at work then on any machine. */
+static inline double lab_stage_s(const char *stage, const char *run, int step)
+{
+    double t0 = cairn_now_s();
+
+    lab_stage_ok(stage, run, step, NULL);
+    return cairn_now_s() - t0;
+}
+
+static inline void lab_sleep(double s)
+{
+    usleep((useconds_t)(1e6 * s));
+}
+
+/* A share of something, 0 to 1. */
+static inline double lab_share(uint32_t a, uint32_t b)
+{
+    return lab_draw(a, b, 1000000) / 1e6;
 }
 
 #endif

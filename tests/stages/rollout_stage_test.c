@@ -210,13 +210,14 @@ static void test_killed(void **state)
     struct cairn_digest undisturbed;
     char path[300];
     struct lab l;
+    double whole_s;
     int kills = 0, adopted = 0;
 
     (void)state;
     lab_open(&l);
     lab_prompts(&l, "many.jsonl", 50, 100);
     run_make(&l, "whole", path, LAB_OVERRIDES(LONG));
-    lab_stage_ok("rollout", path, 1, NULL);
+    whole_s = lab_stage_s("rollout", path, 1);
     undisturbed = digest_at(path, "step/000001/rollout");
     for (int k = 0; k < 4; k++) {
         struct cairn_rollouts r;
@@ -230,7 +231,7 @@ static void test_killed(void **state)
             struct lab_program p;
 
             lab_start(&p, "rollout", path, 1, NULL, NULL, NULL);
-            usleep(20000 + (useconds_t)lab_draw((uint32_t)k, (uint32_t)i, 60000) * (useconds_t)(1 + i / 4));
+            lab_sleep(whole_s * (0.1 + 0.3 * lab_share((uint32_t)k, (uint32_t)i) * (1 + i / 4)));
             kill(-p.pid, k == 3 ? SIGTERM : SIGKILL);
             rc = lab_wait(&p);
             if (rc && (k < 3 ? rc != 128 + SIGKILL : rc != 75 && rc != 128 + SIGTERM)) /* SIGTERM: before main, too */
@@ -264,11 +265,12 @@ static void test_dynamic(void **state)
     struct lab l;
     char path[300], other[300];
     int64_t used = 0, mixed_groups = 0;
+    double whole_s;
 
     (void)state;
     lab_open(&l);
     run_make(&l, "dynamic", path, LAB_OVERRIDES(MIXED, "rollout.prompts=7"));
-    lab_stage_ok("rollout", path, 1, NULL);
+    whole_s = lab_stage_s("rollout", path, 1);
     load(&r, &content, NULL, path, "step/000001/rollout");
     for (int64_t i = 0; i < r.n; i += 3) {
         int capped = 0, mixed;
@@ -300,7 +302,7 @@ static void test_dynamic(void **state)
         struct lab_program p;
 
         lab_start(&p, "rollout", other, 1, NULL, NULL, NULL);
-        usleep(15000 + (useconds_t)lab_draw(5, (uint32_t)i, 40000));
+        lab_sleep(whole_s * (0.1 + 0.8 * lab_share(5, (uint32_t)i)));
         kill(-p.pid, SIGKILL);
         lab_wait(&p);
     }

@@ -3,7 +3,6 @@
  */
 #include "tests/stages/lab.h"
 
-#include "base/clock.h"
 #include "ckpt/attempt.h"
 
 #define OVERRIDES "rollout.prompts=37" /* 5 units of 8 groups, the last of 5 */
@@ -207,9 +206,7 @@ static void test_killed(void **state)
     (void)state;
     lab_open(&l);
     run_make(&l, "alone", path, LAB_OVERRIDES(OVERRIDES, "rollout.samples=8", "rollout.max_new_tokens=60"));
-    whole_s = cairn_now_s();
-    lab_stage_ok("rollout", path, 1, NULL);
-    whole_s = cairn_now_s() - whole_s;
+    whole_s = lab_stage_s("rollout", path, 1);
     want = digest_at(path, artefacts[0]);
     for (int k = 0; k < 2; k++) {
         char name[20];
@@ -223,7 +220,7 @@ static void test_killed(void **state)
 
             snprintf(shard, sizeof shard, "%u/5", lab_draw((uint32_t)k + 10, (uint32_t)i, 5));
             task_start(&p, "rollout", path, shard);
-            usleep((useconds_t)(whole_s * (5e4 + 1.5 * lab_draw((uint32_t)k + 20, (uint32_t)i, 200000) * (1 + i / 8))));
+            lab_sleep(whole_s * (0.05 + 0.3 * lab_share((uint32_t)k + 20, (uint32_t)i) * (1 + i / 8)));
             kill(-p.pid, i % 3 ? SIGKILL : SIGTERM);
             rc = lab_wait(&p);
             if (rc && rc != 128 + SIGKILL && rc != 75 && rc != 128 + SIGTERM)
