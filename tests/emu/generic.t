@@ -18,13 +18,13 @@ passes() { # capability, program, pattern of tests
     out=$(CAIRN_EMU_SM=$1 LAB_SMALL=2 LAB_ONLY=$3 "$build/tests/$2_test" 2>&1) && ! echo "$out" | grep -q '^1\.\.0'
     verdict $? "$2 $3 on $1"
 }
-passes 80 attention 'index_is*'
+passes 80 index 'index_is*'
 passes 80 attention 'backward_is_right*'
-passes 100 attention 'index_is*'
+passes 100 index 'index_is*'
 passes 100 attention 'attention_is*'
 passes 100 matmul 'against*'
 
-out=$(CAIRN_EMU_SM=90 LAB_SMALL=2 LAB_ONLY='index_is*' CAIRN_EMU_WGMMA=count "$build/tests/attention_test" 2>&1)
+out=$(CAIRN_EMU_SM=90 LAB_SMALL=2 LAB_ONLY='index_is*' CAIRN_EMU_WGMMA=count "$build/tests/index_test" 2>&1)
 echo "$out" | grep -qE '^emulated GPU: [1-9][0-9]* wgmma'
 verdict $? "index on 90 takes wgmma"
 out=$(CAIRN_EMU_SM=75 "$build/tests/attention_test" 2>&1)
