@@ -104,7 +104,7 @@ static void attention(struct lab *l, struct results *r)
     struct cairn_keys keys = {.rows = k->t, .pos = pos->t, .seq = seq->t, .start = start->t};
     struct cairn_index ix = {iq->t, w->t, idx->t, keys, 0.3f};
     struct cairn_attention a = {q->t, idx->t, o->t, lse->t, keys, 0.2f};
-    struct cairn_attention_bwd b = {q->t, idx->t, o->t, lse->t, d_o->t, dq->t, dk->t, keys, 0.2f};
+    struct cairn_attention_bwd b = {q->t, idx->t, o->t, lse->t, d_o->t, dq->t, dk->t, keys, 0.2f, 0};
 
     for (int i = 0; i < N; i++)
         *thing_i(seq, i) = i >= 45, *thing_i(pos, i) = i >= 45 ? i - 45 : i;

@@ -417,7 +417,7 @@ static void run_attention(const struct shape *z, struct made *m)
     if (z->backward) {
         struct thing d_o = random_thing(gpu.act, 3, m->N, z->H, z->C, 1), dq = make(gpu.act, 3, m->N, z->H, W);
         struct thing dk = make(CAIRN_F32, 2, m->S, W, 1);
-        struct cairn_attention_bwd g = {q.t, m->idx.t, o.t, lse.t, d_o.t, dq.t, dk.t, m->k, a.scale};
+        struct cairn_attention_bwd g = {q.t, m->idx.t, o.t, lse.t, d_o.t, dq.t, dk.t, m->k, a.scale, 0};
         uint64_t dq0 = 0, dk0 = 0;
 
         memset(dk.h, 0, dk.bytes);
