@@ -28,7 +28,7 @@ static int rows_of(size_t i)
 {
     if (!lab_small() || shapes[i].n > 2000 || shapes[i].n < 20)
         return shapes[i].n;
-    return shapes[i].v > 10000 ? 3 : shapes[i].v > 2000 ? 10 : 33;
+    return shapes[i].v > 10000 ? 3 : shapes[i].v > (lab_least() ? 1000 : 2000) ? (lab_least() ? 5 : 10) : 33;
 }
 
 struct head {
