@@ -18,8 +18,8 @@ enum cairn_status cairn_attempt_shard(struct cairn_attempt *a, struct cairn_shar
     return cairn_attempt_failed(a, cairn_shard_create(out, a->dir, name, tensors, n, opts, err), err);
 }
 
-/* a<epoch>/NAME.json, durable; then the entry gets its directory. */
-static enum cairn_status record(struct cairn_attempt *a, struct cairn_shard_entry *e, struct cairn_error *err)
+/* a<epoch>/NAME.json, durable; then the entry gets its directory. Of a hollow shard nothing is left for others to adopt. */
+static enum cairn_status record(struct cairn_attempt *a, struct cairn_shard_entry *e, int hollow, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     char *text = NULL, *path = NULL, *file = NULL;
@@ -30,8 +30,10 @@ static enum cairn_status record(struct cairn_attempt *a, struct cairn_shard_entr
     file = cairn_format("a%lld/%s", (long long)a->epoch, e->file);
     if (!path || !file)
         TRY(CAIRN_NOMEM(err));
-    TRY(cairn_file_create(path, text, n, err));
-    TRY(cairn_dir_sync(a->dir, err));
+    if (!hollow) {
+        TRY(cairn_file_create(path, text, n, err));
+        TRY(cairn_dir_sync(a->dir, err));
+    }
     free(e->file);
     e->file = file;
     file = NULL;
@@ -47,9 +49,10 @@ enum cairn_status cairn_attempt_shard_done(struct cairn_attempt *a, struct cairn
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_shard_entry *e = NULL;
+    const int hollow = cairn_shard_hollow(*shard);
 
     TRY(cairn_shard_finish(*shard, &e, err));
-    TRY(record(a, e, err));
+    TRY(record(a, e, hollow, err));
     *entry = e;
     e = NULL;
 out:
@@ -131,7 +134,7 @@ static enum cairn_status bring(struct cairn_attempt *a, int64_t from, struct cai
             TRY(cairn_fail_errno(err, errno, "link %s to %s", src, dst));
         TRY(copy_file(src, dst, err));
     }
-    TRY(record(a, e, err));
+    TRY(record(a, e, 0, err));
 out:
     free(src);
     free(dst);

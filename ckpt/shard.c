@@ -461,6 +461,11 @@ out:
     return st;
 }
 
+int cairn_shard_hollow(const struct cairn_shard *w)
+{
+    return w->hollow;
+}
+
 enum cairn_status cairn_shard_finish(struct cairn_shard *w, struct cairn_shard_entry **entry, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -476,7 +481,12 @@ enum cairn_status cairn_shard_finish(struct cairn_shard *w, struct cairn_shard_e
         TRY(cairn_fail_errno(err, errno, "set the size of %s", w->path));
     if (!w->told)
         TRY(hash_rest(w, err));
-    TRY(cairn_fd_sync_close(&w->fd, w->path, err));
+    if (w->hollow) { /* nobody reads it */
+        close(w->fd);
+        w->fd = -1;
+    } else {
+        TRY(cairn_fd_sync_close(&w->fd, w->path, err));
+    }
     TRY(entry_of(w, &e, err));
     if (!w->told)
         e->digest = cairn_hasher_result(w->hasher);

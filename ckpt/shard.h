@@ -68,6 +68,7 @@ enum cairn_status cairn_shard_put(struct cairn_shard *w, int index, int64_t axis
                                   const struct cairn_tensor *t, struct cairn_error *err);
 /* Of a hollow shard: the sum of tensor `index`, of all its tiles, instead of its bytes. Such a shard's entry has no digests of file and table. */
 enum cairn_status cairn_shard_tell(struct cairn_shard *w, int index, struct cairn_digest sum, struct cairn_error *err);
+int cairn_shard_hollow(const struct cairn_shard *w); /* 1: it was created so */
 /* Every part must be complete. Writes the table, fsyncs and closes the file, gives the entry (caller frees). The writer
  * stays to be destroyed. On failure the file is removed. */
 enum cairn_status cairn_shard_finish(struct cairn_shard *w, struct cairn_shard_entry **entry, struct cairn_error *err);

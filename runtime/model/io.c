@@ -129,7 +129,7 @@ static enum cairn_status save_tensor(const struct cairn_source *src, const struc
 {
     enum cairn_status st = CAIRN_OK;
     const struct cairn_param *p = &src->table->param[i];
-    enum cairn_dtype to = dtype_of(src->table, o, i), from = o->each ? to : CAIRN_F32;
+    enum cairn_dtype to = dtype_of(src->table, o, i), from = o->each || (src->holds && src->holds(src->arg, i, to)) ? to : CAIRN_F32;
     int64_t row = cairn_param_count(p) / p->dim[0], rows = rows_per_piece(p), all = rows_of(src->table, o, i);
     int64_t at_bytes = 0;
 
@@ -260,15 +260,25 @@ static enum cairn_status read_store(void *arg, int i, int64_t begin, int64_t n, 
     const struct cairn_store_source *s = arg;
     struct cairn_tensor t;
 
-    if (as != CAIRN_F32 || !s->store->tensor[i].buf)
-        return CAIRN_BUG(err, "a store gives f32, and only what it holds");
+    if (!s->store->tensor[i].buf || (as != CAIRN_F32 && as != s->store->tensor[i].dtype))
+        return CAIRN_BUG(err, "a store gives f32 or its own type, and only what it holds");
     t = cairn_tensor_slice(&s->store->tensor[i], 0, begin, n);
+    if (as == t.dtype && cairn_tensor_dense(&t))
+        return cairn_tensor_get(&s->k->stream, &t, h_dst, cairn_tensor_bytes(&t), err);
     return cairn_values_get(s->k, &t, h_dst, cairn_tensor_count(&t), err);
+}
+
+/* Bits where they lie, instead of widened and rounded back. */
+static int store_holds(void *arg, int i, enum cairn_dtype as)
+{
+    const struct cairn_store_source *s = arg;
+
+    return s->store->tensor[i].buf && s->store->tensor[i].dtype == as && cairn_tensor_dense(&s->store->tensor[i]);
 }
 
 struct cairn_source cairn_source_store(struct cairn_store_source *s)
 {
-    return (struct cairn_source){s->store->table, read_store, s};
+    return (struct cairn_source){s->store->table, read_store, s, store_holds};
 }
 
 /* The entry, which must have the parameter's shape and a float type. */
@@ -368,7 +378,7 @@ static enum cairn_status read_reader(void *arg, int i, int64_t begin, int64_t n,
 
 struct cairn_source cairn_source_reader(struct cairn_reader_source *s)
 {
-    return (struct cairn_source){s->table, read_reader, s};
+    return (struct cairn_source){s->table, read_reader, s, NULL};
 }
 
 /* ---- load -----------------------------------------------------------------------------------------------------------------------
@@ -451,7 +461,7 @@ enum cairn_status cairn_trainer_save(const struct cairn_optimizer *o, struct cai
     for (int i = 0; i < 3; i++) {
         struct cairn_store_source from = {set[i].store, o->k};
         struct copy_source copy = {set[i].store, opts->h_values ? opts->h_values[i] : NULL};
-        struct cairn_source src = copy.h ? (struct cairn_source){o->table, read_copy, &copy} : cairn_source_store(&from);
+        struct cairn_source src = copy.h ? (struct cairn_source){o->table, read_copy, &copy, NULL} : cairn_source_store(&from);
         char stem[32];
         const struct cairn_save_opts so = {.stem = stem,
                                            .prefix = set[i].prefix,

@@ -25,6 +25,7 @@ struct cairn_source {
     enum cairn_status (*read)(void *arg, int i, int64_t begin, int64_t n, enum cairn_dtype as, void *h_dst,
                               struct cairn_error *err);
     void *arg;
+    int (*holds)(void *arg, int i, enum cairn_dtype as); /* or NULL; 1: parameter i lies there in this type, and may be read so */
 };
 
 struct cairn_save_opts {
