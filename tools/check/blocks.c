@@ -19,7 +19,7 @@ struct holding {
     struct cairn_picked *p;
     struct cairn_plain *plain;
     const struct cairn_model_config *c;
-    double bar, rounding; /* of a block's own size; of the stream that it is added to */
+    double bar, rounding; /* of a block's own size; of the stream that it is added to, in up to four steps (products, adapters, shared experts) */
     double terms;         /* of the terms of a score */
     enum cairn_plain_rounding own;
     double worst; /* share of what is allowed that was used up at most */
@@ -357,11 +357,11 @@ static enum cairn_status head_hold(struct holding *h, struct room *r, struct cai
     const struct cairn_picked *p = h->p;
     const struct cairn_sequence *s = h->s;
     int64_t D = h->c->width, J = p->width / D, n = h->n;
-    double *x = widened(h, p->head, 0, D);
+    double *x = widened(h, p->head, 0, D), *again = malloc((size_t)n * sizeof *again), noise = 0;
     int32_t *target = malloc((size_t)n * sizeof *target);
     enum cairn_status st = CAIRN_OK;
 
-    if (!x || !target)
+    if (!x || !again || !target)
         TRY(CAIRN_NOMEM(err));
     for (int64_t i = 0; i < n * D; i++) { /* the streams' mean */
         double sum = 0, size = 0;
@@ -378,11 +378,26 @@ static enum cairn_status head_hold(struct holding *h, struct room *r, struct cai
     for (int64_t t = 0; t < n; t++)
         target[t] = t + 1 >= s->prompt ? s->tokens[t + 1] : -1;
     TRY(cairn_plain_logprobs(h->plain, x, n, target, (double)p->x->temperature, r->added, err));
-    for (int64_t t = 0; t < n; t++)
-        if (target[t] >= 0 && !(fabs(r->added[t] - (double)p->logprob[h->first + t]) <= h->bar * fmax(1, fabs(r->added[t]))))
+    for (int draw = 0; draw < DRAWS; draw++) {
+        cairn_plain_round(h->plain, h->own, draw);
+        st = cairn_plain_logprobs(h->plain, x, n, target, (double)p->x->temperature, again, err);
+        cairn_plain_round(h->plain, CAIRN_PLAIN_EXACT, 0);
+        TRY(st);
+        for (int64_t t = 0; t < n; t++)
+            noise = fmax(noise, fabs(again[t] - r->added[t]));
+    }
+    for (int64_t t = 0; t < n; t++) {
+        double apart = fabs(r->added[t] - (double)p->logprob[h->first + t]), allowed = h->bar * fmax(1, fabs(r->added[t])) + NOISE * noise;
+
+        if (target[t] < 0)
+            continue;
+        h->worst = fmax(h->worst, apart / allowed);
+        if (!(apart <= allowed))
             TRY(finding(h, -1, "head", t, "the log-probability of the next token is another", err));
+    }
 out:
     free(x);
+    free(again);
     free(target);
     return st;
 }
@@ -408,7 +423,7 @@ enum cairn_status cairn_blocks_check(struct cairn_sides *x, const struct cairn_s
     struct cairn_trainer *t = &x->trainer;
     int narrow = x->k.act == CAIRN_BF16;
     struct cairn_picked p = {.x = x};
-    struct holding h = {.p = &p, .c = &t->policy.config, .bar = narrow ? 1e-2 : 1e-4, .rounding = narrow ? 0x1p-7 : 0x1p-21, .terms = narrow ? 0x1p-8 : 0x1p-17,
+    struct holding h = {.p = &p, .c = &t->policy.config, .bar = narrow ? 1e-2 : 1e-4, .rounding = narrow ? 0x1p-6 : 0x1p-21, .terms = narrow ? 0x1p-8 : 0x1p-17,
                         .own = narrow ? CAIRN_PLAIN_BF16 : CAIRN_PLAIN_F32};
     int64_t next = 0, number = 0;
     enum cairn_status st = CAIRN_OK;

@@ -154,6 +154,7 @@ enum cairn_status cairn_plain_logprobs(struct cairn_plain *p, const double *x, i
         if (target[i] < 0)
             continue;
         rms_norm(x + i * p->c->width, g.w, p->c->width, (double)p->c->norm_eps, z);
+        rounded(p, z, p->c->width);
         apply(&head, 0, z, l);
         for (int64_t v = 0; v < p->c->vocab; v++) {
             l[v] /= temperature;

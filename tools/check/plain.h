@@ -18,7 +18,7 @@ void cairn_plain_close(struct cairn_plain *p);
 
 /* How a run's own rows hold what lies between two of its ops; EXACT, which it begins with: doubles. How far a run may be off is measured by the same
  * some times more with such roundings in between, each up or down by chance (`draw`, from 0): by habit it cannot be told, since norms and
- * differences make much of little. The ends of the model have none. */
+ * differences make much of little. */
 enum cairn_plain_rounding { CAIRN_PLAIN_EXACT, CAIRN_PLAIN_F32, CAIRN_PLAIN_BF16 };
 void cairn_plain_round(struct cairn_plain *p, enum cairn_plain_rounding to, int draw);
 

@@ -143,8 +143,10 @@ static enum cairn_status experts_add(struct cairn_plain *p, int layer, const dou
         for (int e = 0; e < c->experts; e++)
             if (take[e])
                 swiglu_add(p, &routed, e, x, prob[e] / (c->norm_topk ? sum + 1e-20 : 1) * (double)c->routed_scale, tmp, out + t * c->width);
+        rounded(p, out + t * c->width, c->width);
         if (c->shared_experts > 0)
             swiglu_add(p, &shared, 0, x, 1, tmp, out + t * c->width);
+        rounded(p, out + t * c->width, c->width);
     }
 out:
     free(gate.w);
