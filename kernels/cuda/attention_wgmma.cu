@@ -15,17 +15,18 @@
 #include "attention_tile.cuh"
 
 #define THREADS 512
+#define PLANS   3 /* of a list: this tile's, and of the two behind it: a plan is some five loads that wait for each other */
 
 #if HAVE_WGMMA
 
 struct room {
     unsigned char q[KEY_TILES][LINES], key[2][KEY_TILES][LINES], p[LINES];
-    float alpha[TILE], inverse[2][TILE]; /* inverse, done, plan, tile: of every other tile */
+    float alpha[TILE], inverse[2][TILE]; /* inverse, done: of every other tile */
     uint64_t loaded[2], unused[2], known[2], p_full, p_empty, done[2];
-    uint64_t planned[2], left[2], q_here, q_free; /* of a list */
+    uint64_t planned[PLANS], left[PLANS], q_here, q_free; /* of a list */
     int row[2][2][TILE]; /* rows of the keys of a block that comes into a buffer: of this one and the next */
-    struct plan plan[2];
-    struct attention_tile tile[2];
+    struct plan plan[PLANS];
+    struct attention_tile tile[PLANS];
 };
 
 /* What a block of threads has done before this tile: blocks of keys, and tiles. They say which buffer is next, in which phase. */
@@ -257,6 +258,8 @@ __device__ static inline void room_init(struct room *s)
         barrier_init(&s->unused[i], 8);
         barrier_init(&s->known[i], 64);
         barrier_init(&s->done[i], 128);
+    }
+    for (int i = 0; i < PLANS; i++) {
         barrier_init(&s->planned[i], 32);
         barrier_init(&s->left[i], THREADS);
     }
@@ -322,11 +325,11 @@ __global__ void __launch_bounds__(THREADS, 1) attention_tiles(const __grid_const
 /* The tiles of the list, of all heads; for each warpgroup: WORK(n, blocks, plan, flow) of one tile. */
 #define EACH_TILE(WORK)                                                                                                            \
     for (int at = 0;; at++) {                                                                                                      \
-        const struct plan *plan = &s->plan[at % 2];                                                                                \
+        const struct plan *plan = &s->plan[at % PLANS];                                                                            \
         int64_t n;                                                                                                                 \
                                                                                                                                    \
-        barrier_wait(&s->planned[at % 2], at / 2 % 2);                                                                             \
-        n = s->tile[at % 2].n;                                                                                                     \
+        barrier_wait(&s->planned[at % PLANS], at / PLANS % 2);                                                                     \
+        n = s->tile[at % PLANS].n;                                                                                                 \
         if (n < 0)                                                                                                                 \
             break;                                                                                                                 \
         if (plan->rows) {                                                                                                          \
@@ -335,7 +338,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_tiles(const __grid_const
             WORK;                                                                                                                  \
             f.blocks += blocks, f.tiles++;                                                                                         \
         }                                                                                                                          \
-        barrier_arrive(&s->left[at % 2]);                                                                                          \
+        barrier_arrive(&s->left[at % PLANS]);                                                                                      \
         NEXT;                                                                                                                      \
     }
 
@@ -352,15 +355,17 @@ __global__ void __launch_bounds__(THREADS, 1) attention_list(const __grid_consta
     __syncthreads();
     if (group == 3) {
         registers_less<56>();
-        if (threadIdx.x % 128 < 32) {
-            plan_next(&k, &s->plan[0], &s->tile[0]);
-            barrier_arrive(&s->planned[0]);
+        for (int i = 0; i < PLANS - 1 && threadIdx.x % 128 < 32; i++) {
+            plan_next(&k, &s->plan[i], &s->tile[i]);
+            barrier_arrive(&s->planned[i]);
         }
 #define NEXT                                                                                                                       \
     if (threadIdx.x % 128 < 32) {                                                                                                  \
-        barrier_wait(&s->left[(at + 1) % 2], (at + 1) / 2 % 2 ^ 1);                                                                \
-        plan_next(&k, &s->plan[(at + 1) % 2], &s->tile[(at + 1) % 2]);                                                             \
-        barrier_arrive(&s->planned[(at + 1) % 2]);                                                                                 \
+        int next = at + PLANS - 1, slot = next % PLANS;                                                                            \
+                                                                                                                                   \
+        barrier_wait(&s->left[slot], next / PLANS % 2 ^ 1);                                                                        \
+        plan_next(&k, &s->plan[slot], &s->tile[slot]);                                                                             \
+        barrier_arrive(&s->planned[slot]);                                                                                         \
     }
         EACH_TILE({
             barrier_wait(&s->q_free, f.tiles % 2 ^ 1);
@@ -380,7 +385,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_list(const __grid_consta
 #endif
 }
 
-#define ROOM_BYTES (KEY_TILES * LINES * 3 + LINES + 7 * TILE * 4 + 16 * 8 + 2 * 4 * (8 + GROUP_MOST))
+#define ROOM_BYTES (KEY_TILES * LINES * 3 + LINES + 7 * TILE * 4 + 18 * 8 + PLANS * 4 * (8 + GROUP_MOST))
 #if HAVE_WGMMA
 static_assert(sizeof(struct room) <= ROOM_BYTES + 8, "shared memory");
 #endif

@@ -402,7 +402,7 @@ __global__ void __launch_bounds__(64) rmsnorm_dg_runs(struct norm_bwd k, const T
 __global__ void __launch_bounds__(64)
     rmsnorm_dg_wide(struct norm_bwd k, const bf16 *x, const float *rstd, const bf16 *dy, float *part)
 {
-    enum { AHEAD = 8 };
+    enum { AHEAD = 16 };
     const int64_t blocks = (k.D + 511) / 512, run = blockIdx.x / blocks,
                   i = ((int64_t)(blockIdx.x % blocks) * 64 + threadIdx.x) * 8;
     const int64_t end = (run + 1) * DG_ROWS < k.N ? (run + 1) * DG_ROWS : k.N;

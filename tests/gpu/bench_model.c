@@ -7,7 +7,7 @@
  *
  *     train,B,T[,REPEATS[,1]]   forward and backward of B sequences of T tokens, without optimiser: tokens a second (median); 1: gradients
  *                               are cleared and added to, as in the later micro-batches of an update, not written
- *     latent,1|0                from then on: backward of attention in latent form for all sequences, or as the model takes it
+ *     latent,1|2                from then on: backward of attention in latent form for all sequences, or (2) as the model takes it
  *     ceiling[,N]               a product of N x N matrices and a copy: what `train` compares itself with from then on
  *     step[,REPEATS]            one optimiser update
  *     profile,B,T               the same, op by op
@@ -68,7 +68,7 @@ static enum cairn_status latent(struct subject *s, const int64_t *v, int n, stru
 {
     (void)n;
     (void)err;
-    s->k.ops.attention_heads_bwd = v[0] ? NULL : s->k.backend->ops->attention_heads_bwd;
+    s->k.ops.attention_heads_bwd = v[0] == 1 ? NULL : s->k.backend->ops->attention_heads_bwd;
     return CAIRN_OK;
 }
 
