@@ -1,4 +1,5 @@
-/* rollouts_test.c - columns.c, rollouts.c, scores.c: round trips through an artefact, and everything in one that does not fit together. */
+/* rollouts_test.c - columns.c, rollouts.c, scores.c: round trips through an artefact, and everything in one that does not fit
+ * together. */
 #include "tests/stages/lab.h"
 
 #include "ckpt/attempt.h"
@@ -62,20 +63,58 @@ static void same(const struct cairn_rollouts *a, const struct cairn_rollouts *b)
     assert_memory_equal(a->finish, b->finish, n);
     assert_memory_equal(a->used, b->used, n);
     assert_memory_equal(a->verdict, b->verdict, n);
+    assert_true(!a->status == !b->status && !a->carried == !b->carried && !a->text == !b->text && !a->experts == !b->experts);
+    if (a->status)
+        assert_memory_equal(a->status, b->status, n);
+    if (a->carried)
+        assert_memory_equal(a->carried, b->carried, n * sizeof *a->carried);
+    if (a->text) {
+        assert_memory_equal(a->text_offsets, b->text_offsets, (n + 1) * sizeof *a->text_offsets);
+        assert_memory_equal(a->text, b->text, (size_t)a->text_offsets[n]);
+    }
+    if (a->experts) {
+        assert_true(a->expert_bytes == b->expert_bytes && a->expert_row == b->expert_row);
+        assert_memory_equal(a->experts, b->experts, (size_t)((a->offsets[n] - a->n) * a->expert_row) * (size_t)a->expert_bytes);
+    }
+}
+
+/* The columns that only some rollouts have: texts, some of them empty, and choices of `bytes` bytes. */
+static void optional_put(struct cairn_rollouts *r, int bytes)
+{
+    size_t n = (size_t)r->n, choices;
+
+    r->status = calloc(n + 1, 1);
+    r->carried = calloc(n + 1, sizeof *r->carried);
+    r->text = calloc(n * 8 + 1, 1);
+    r->text_offsets = calloc(n + 1, sizeof *r->text_offsets);
+    r->expert_bytes = bytes;
+    r->expert_row = 3;
+    choices = (size_t)(r->offsets[n] - r->n) * 3;
+    r->experts = malloc(choices * (size_t)bytes + 1);
+    for (size_t i = 0; i < n; i++) {
+        r->status[i] = (uint8_t)(i % 5);
+        r->carried[i] = i < n / 2 ? (int32_t)(7 * i) : -1;
+        r->text_offsets[i + 1] = r->text_offsets[i] + (int64_t)(i % 4);
+        memset(r->text + r->text_offsets[i], (int)(0xc0 + i % 40), i % 4); /* no UTF-8 */
+    }
+    for (size_t i = 0; i < choices * (size_t)bytes; i++)
+        ((uint8_t *)r->experts)[i] = (uint8_t)(i * 37);
 }
 
 static void test_rollouts(void **state)
 {
     static const struct {
         int groups, samples, least, spread, per_unit; /* groups of a unit */
-        int logprobs, sampled;
+        int logprobs, sampled, optional;              /* bytes of a choice of experts; 0: no such columns */
         const char *why;
     } row[] = {
-        {6, 4, 1, 9, 2, 1, 0, "three units"},
-        {6, 4, 1, 9, 6, 1, 1, "one unit, truncated sampling"},
-        {5, 3, 0, 3, 2, 0, 0, "empty responses, no log-probabilities, uneven units"},
-        {1, 1, 0, 0, 1, 1, 1, "one rollout without a response"},
-        {0, 1, 0, 0, 1, 0, 0, "none"},
+        {6, 4, 1, 9, 2, 1, 0, 0, "three units"},
+        {6, 4, 1, 9, 6, 1, 1, 0, "one unit, truncated sampling"},
+        {5, 3, 0, 3, 2, 0, 0, 0, "empty responses, no log-probabilities, uneven units"},
+        {1, 1, 0, 0, 1, 1, 1, 0, "one rollout without a response"},
+        {0, 1, 0, 0, 1, 0, 0, 0, "none"},
+        {6, 4, 1, 9, 2, 1, 0, 1, "texts, carried ones and small choices in three units"},
+        {5, 3, 1, 3, 2, 1, 1, 4, "large choices in uneven units"},
     };
     struct lab l;
 
@@ -107,13 +146,16 @@ static void test_rollouts(void **state)
             free(r.logprobs);
             r.logprobs = NULL;
         }
+        if (row[i].optional)
+            optional_put(&r, row[i].optional);
         snprintf(name, sizeof name, "rollout%zu", i);
         art_begin(&a, &l, name, "rollout");
         for (int g = 0; g < row[i].groups; g += row[i].per_unit) {
             int end = g + row[i].per_unit < row[i].groups ? g + row[i].per_unit : row[i].groups;
             struct cairn_shard_entry *e = NULL;
 
-            OK(cairn_rollouts_write(&r, (int64_t)g * row[i].samples, (int64_t)end * row[i].samples, a.attempt, a.units, "x", &e, err));
+            OK(cairn_rollouts_write(&r, (int64_t)g * row[i].samples, (int64_t)end * row[i].samples, a.attempt, a.units, "x", &e,
+                                    err));
             art_add(&a, e);
         }
         reader = art_commit(&a);
@@ -166,7 +208,8 @@ static void test_digest(void **state)
     lab_close(&l);
 }
 
-/* ---- damage: digests hold, but the columns do not fit together (somebody else wrote them) ------------------------------------------------ */
+/* ---- damage: digests hold, but the columns do not fit together (somebody else wrote them)
+ * ------------------------------------------------ */
 
 struct columns {
     int32_t tokens[8], prompt_length[2], group[2], sample[2];
@@ -179,11 +222,16 @@ struct columns {
 static void unit_put(struct art *a, const struct columns *c, int logprobs)
 {
     const struct cairn_column col[] = {
-        {"tokens", CAIRN_I32, c->tokens, c->ntokens},   {"offsets", CAIRN_I64, c->offsets, c->noffsets},
-        {"prompt_length", CAIRN_I32, c->prompt_length, c->n}, {"prompt_id", CAIRN_I64, c->prompt_id, c->n},
-        {"group", CAIRN_I32, c->group, c->n},           {"sample", CAIRN_I32, c->sample, c->n},
-        {"finish", CAIRN_U8, c->finish, c->n},          {"used", CAIRN_U8, c->used, c->n},
-        {"verdict", CAIRN_U8, c->verdict, c->n},        {"logprobs", CAIRN_F32, c->logprobs, c->nlogprobs},
+        {"tokens", CAIRN_I32, c->tokens, c->ntokens},
+        {"offsets", CAIRN_I64, c->offsets, c->noffsets},
+        {"prompt_length", CAIRN_I32, c->prompt_length, c->n},
+        {"prompt_id", CAIRN_I64, c->prompt_id, c->n},
+        {"group", CAIRN_I32, c->group, c->n},
+        {"sample", CAIRN_I32, c->sample, c->n},
+        {"finish", CAIRN_U8, c->finish, c->n},
+        {"used", CAIRN_U8, c->used, c->n},
+        {"verdict", CAIRN_U8, c->verdict, c->n},
+        {"logprobs", CAIRN_F32, c->logprobs, c->nlogprobs},
     };
     struct cairn_shard_entry *e = NULL;
 
@@ -191,7 +239,8 @@ static void unit_put(struct art *a, const struct columns *c, int logprobs)
     art_add(a, e);
 }
 
-static const struct columns good = {.prompt_length = {2, 1}, .group = {0, 1}, .offsets = {0, 5, 8}, .ntokens = 8, .noffsets = 3, .nlogprobs = 5, .n = 2};
+static const struct columns good = {
+    .prompt_length = {2, 1}, .group = {0, 1}, .offsets = {0, 5, 8}, .ntokens = 8, .noffsets = 3, .nlogprobs = 5, .n = 2};
 
 static void test_damage(void **state)
 {
@@ -238,8 +287,69 @@ static void test_damage(void **state)
         unit_put(&a, &c, 1);
         reader = art_commit(&a);
         st = cairn_rollouts_load(&r, reader, &e);
-        if (st != (row[i].word ? CAIRN_EDATA : CAIRN_OK) || (row[i].word && (!strstr(e.text, row[i].word) || !strstr(e.text, name))))
+        if (st != (row[i].word ? CAIRN_EDATA : CAIRN_OK) ||
+            (row[i].word && (!strstr(e.text, row[i].word) || !strstr(e.text, name))))
             fail_msg("%s: %s: %s", row[i].why, cairn_status_name(st), e.text);
+        cairn_rollouts_free(&r);
+        cairn_reader_close(reader);
+    }
+    lab_close(&l);
+}
+
+/* Texts and choices that do not fit their rollouts. */
+static void test_damage_optional(void **state)
+{
+    static const struct {
+        int64_t text_offsets[3], text, experts;
+        enum cairn_dtype type;
+        const char *word, *why;
+    } row[] = {
+        {{0, 2, 5}, 5, 12, CAIRN_U8, NULL, "nothing wrong: 6 tokens were run"},
+        {{0, 2, 4}, 5, 12, CAIRN_U8, "text 2 has impossible offsets", "a byte behind the last"},
+        {{1, 2, 5}, 5, 12, CAIRN_U8, "text 0 has impossible offsets", "a byte before the first"},
+        {{0, 6, 5}, 5, 12, CAIRN_U8, "text 1 has impossible offsets", "beyond the end"},
+        {{0, -1, 5}, 5, 12, CAIRN_U8, "text 1 has impossible offsets", "negative"},
+        {{0, INT64_MIN, 5}, 5, 12, CAIRN_U8, "text 1 has impossible offsets", "the difference overflows"},
+        {{0, 2, 5}, 5, 11, CAIRN_U8, "11 choices of experts for 6 tokens", "one is missing"},
+        {{0, 2, 5}, 5, 0, CAIRN_U8, "0 choices of experts for 6 tokens", "none"},
+        {{0, 2, 5}, 5, 6, CAIRN_I64, "experts are of another type", "no type of theirs"},
+        {{0, 2, 5}, 5, 6, CAIRN_I32, NULL, "large ones"},
+    };
+    static const char bytes[128];
+    struct lab l;
+
+    (void)state;
+    lab_open(&l);
+    for (size_t i = 0; i < COUNT(row); i++) {
+        const struct cairn_column col[] = {
+            {"tokens", CAIRN_I32, good.tokens, good.ntokens},
+            {"offsets", CAIRN_I64, good.offsets, good.noffsets},
+            {"prompt_length", CAIRN_I32, good.prompt_length, good.n},
+            {"prompt_id", CAIRN_I64, good.prompt_id, good.n},
+            {"group", CAIRN_I32, good.group, good.n},
+            {"sample", CAIRN_I32, good.sample, good.n},
+            {"finish", CAIRN_U8, good.finish, good.n},
+            {"used", CAIRN_U8, good.used, good.n},
+            {"verdict", CAIRN_U8, good.verdict, good.n},
+            {"text", CAIRN_U8, bytes, row[i].text},
+            {"text_offsets", CAIRN_I64, row[i].text_offsets, 3},
+            {"experts", row[i].type, bytes, row[i].experts},
+        };
+        struct cairn_shard_entry *e = NULL;
+        struct cairn_reader *reader;
+        struct cairn_rollouts r;
+        struct art a;
+        char name[20];
+
+        snprintf(name, sizeof name, "more%zu", i);
+        art_begin(&a, &l, name, "rollout");
+        OK(cairn_unit_write(a.attempt, 0, "", col, COUNT(col), &e, err));
+        art_add(&a, e);
+        reader = art_commit(&a);
+        if (row[i].word)
+            FAILS(CAIRN_EDATA, row[i].word, cairn_rollouts_load(&r, reader, err));
+        else
+            OK(cairn_rollouts_load(&r, reader, err));
         cairn_rollouts_free(&r);
         cairn_reader_close(reader);
     }
@@ -274,7 +384,8 @@ static void test_units(void **state)
 {
     static const struct {
         const char *units, *word;
-    } row[] = {{"1", NULL}, {"-1", "units"}, {"1000000", "units"}, {"\"1\"", "units"}, {"2", "no tensor prompt_length.000001"}, {NULL, "units"}};
+    } row[] = {{"1", NULL},    {"-1", "units"}, {"1000000", "units"}, {"\"1\"", "units"}, {"2", "no tensor prompt_length.000001"},
+               {NULL, "units"}};
     struct lab l;
 
     (void)state;
@@ -382,9 +493,14 @@ static void test_scores_damage(void **state)
         static const float f[2];
         static const uint8_t b[2];
         static const int32_t g[2];
-        const struct cairn_column c[] = {{"reward", CAIRN_F32, f, 2},      {"penalty", CAIRN_F32, f, 2},   {"advantage", CAIRN_F32, f, 2},
-                                         {"mask", CAIRN_U8, b, row[i].nmask}, {"verdict", CAIRN_U8, b, 2}, {"status", CAIRN_U8, b, 2},
-                                         {"group", CAIRN_I32, g, 2},       {"extracted", CAIRN_U8, "abcde", 5},
+        const struct cairn_column c[] = {{"reward", CAIRN_F32, f, 2},
+                                         {"penalty", CAIRN_F32, f, 2},
+                                         {"advantage", CAIRN_F32, f, 2},
+                                         {"mask", CAIRN_U8, b, row[i].nmask},
+                                         {"verdict", CAIRN_U8, b, 2},
+                                         {"status", CAIRN_U8, b, 2},
+                                         {"group", CAIRN_I32, g, 2},
+                                         {"extracted", CAIRN_U8, "abcde", 5},
                                          {"extracted_offsets", CAIRN_I64, row[i].offsets, row[i].noffsets}};
         struct cairn_shard_entry *e = NULL;
         struct cairn_scores_table s;
@@ -410,8 +526,9 @@ static void test_scores_damage(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rollouts),    cmocka_unit_test(test_digest), cmocka_unit_test(test_damage), cmocka_unit_test(test_mixed_units),
-        cmocka_unit_test(test_units),       cmocka_unit_test(test_scores), cmocka_unit_test(test_scores_damage),
+        cmocka_unit_test(test_rollouts),        cmocka_unit_test(test_digest),        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_damage_optional), cmocka_unit_test(test_mixed_units),   cmocka_unit_test(test_units),
+        cmocka_unit_test(test_scores),          cmocka_unit_test(test_scores_damage),
     };
 
     return cmocka_run_group_tests_name("rollouts", tests, NULL, NULL);
