@@ -128,7 +128,7 @@ static void report_read(const char *box, struct lab_end *end)
 
 static void err_read(const char *box, struct lab_end *end)
 {
-    char *path = lab_text("%s/err", box), *line = NULL, warning[sizeof end->last] = "";
+    char *path = lab_text("%s/err", box), *line = NULL;
     FILE *f = fopen(path, "re");
     size_t cap = 0;
 
@@ -137,16 +137,16 @@ static void err_read(const char *box, struct lab_end *end)
         if (!*line)
             continue;
         if (strstr(line, ": warning: ")) { /* counts only where nothing else is said */
-            snprintf(warning, sizeof warning, "%.599s", line);
+            snprintf(end->warning, sizeof end->warning, "%.599s", line);
             continue;
         }
         if (!end->lines++)
             snprintf(end->first, sizeof end->first, "%.599s", line);
         snprintf(end->last, sizeof end->last, "%.599s", line);
     }
-    if (!end->lines && warning[0]) {
+    if (!end->lines && end->warning[0]) {
         end->lines = 1;
-        memcpy(end->last, warning, sizeof end->last);
+        memcpy(end->last, end->warning, sizeof end->last);
     }
     if (f)
         fclose(f);
