@@ -4,43 +4,19 @@
 #include <ctype.h>
 #include <string.h>
 
+#include "grade/compare_impl.h"
 #include "grade/eval.h"
 
 #define ITEMS_MAX 128
 
-/* A node, which side it came from, and what \pm in it stands for (0: both). */
-struct item {
-    struct cairn_node *x;
-    int sign;
-    int gold;
-};
-
 static int same(struct cairn_compare *c, struct item a, struct item b);
 
-static int differ(struct cairn_compare *c, const char *why)
-{
-    c->why = why;
-    return 0;
-}
-
-static struct item item(struct cairn_node *x, int sign, int gold)
-{
-    struct item it = {x, sign, gold};
-
-    return it;
-}
-
-static struct item kid_of(struct item a, int i)
-{
-    return item(a.x->kid[i], a.sign, a.gold);
-}
-
-static const struct cairn_value *value(struct cairn_compare *c, struct item a)
+const struct cairn_value *cairn_compare_value(struct cairn_compare *c, struct item a)
 {
     return cairn_eval(c->alg, a.x, a.sign ? a.sign : 1);
 }
 
-static int same_value(struct cairn_compare *c, const struct cairn_value *x, const struct cairn_value *y)
+int cairn_compare_same_value(struct cairn_compare *c, const struct cairn_value *x, const struct cairn_value *y)
 {
     if (!x || !y) {
         c->why = cairn_algebra_fail(c->alg) == CAIRN_VALUE_UNDEFINED ? "the value is not defined" : "not of the same form";
@@ -362,7 +338,7 @@ static int same_bounds(struct cairn_compare *c, struct item relation, struct ite
 /* One link of a chain in a form that is the same for equivalent ones: difference (op) 0. */
 static const struct cairn_value *link_value(struct cairn_compare *c, struct item a, int i, int *op)
 {
-    const struct cairn_value *x = value(c, kid_of(a, i)), *y = value(c, kid_of(a, i + 1));
+    const struct cairn_value *x = cairn_compare_value(c, kid_of(a, i)), *y = cairn_compare_value(c, kid_of(a, i + 1));
     struct cairn_value *d;
 
     *op = a.x->op[i];
@@ -454,80 +430,6 @@ static int same_relation(struct cairn_compare *c, struct item a, struct item b)
     return same_chain(c, a, b);
 }
 
-/* --- matrices --------------------------------------------------------------------------------------------------------------- */
-
-/* The matrix in "scalar * matrix", "-matrix" or "matrix"; *scalar NULL for 1. */
-static struct cairn_node *matrix_in(struct cairn_compare *c, struct item a, const struct cairn_value **scalar)
-{
-    struct cairn_node *x = a.x, *found = NULL;
-    struct cairn_value *s = NULL;
-
-    *scalar = NULL;
-    if (x->kind == NODE_MATRIX)
-        return x;
-    if ((x->kind == NODE_ADD && x->n == 1 && x->op[0] == '-') || x->kind == NODE_NEG) {
-        const struct cairn_value *inner;
-
-        found = matrix_in(c, kid_of(a, 0), &inner);
-        if (found)
-            *scalar = cairn_value_neg(c->alg, inner ? inner : cairn_value_int(c->alg, 1));
-        return *scalar ? found : NULL;
-    }
-    if (x->kind != NODE_MUL)
-        return NULL;
-    for (int i = 0; i < x->n; i++)
-        if (x->kid[i]->kind == NODE_MATRIX) {
-            if (found || x->op[i] == '/')
-                return NULL;
-            found = x->kid[i];
-        }
-    if (!found)
-        return NULL;
-    s = cairn_value_int(c->alg, 1);
-    for (int i = 0; i < x->n; i++)
-        if (x->kid[i] != found)
-            s = x->op[i] == '/' ? cairn_value_div(c->alg, s, value(c, kid_of(a, i)))
-                                : cairn_value_mul(c->alg, s, value(c, kid_of(a, i)));
-    *scalar = s;
-    return s ? found : NULL;
-}
-
-static int same_matrix(struct cairn_compare *c, struct item a, struct item b)
-{
-    const struct cairn_value *sa, *sb;
-    struct cairn_node *x = matrix_in(c, a, &sa), *y = matrix_in(c, b, &sb);
-
-    if (!x || !y || x->a != y->a || x->b != y->b || strcmp(x->s, y->s) != 0) {
-        cairn_algebra_clear_fail(c->alg);
-        return differ(c, "another shape");
-    }
-    if (x->s[0] == 'v' && (sa || sb))
-        return differ(c, "another shape");
-    for (int i = 0; i < x->n; i++) {
-        const struct cairn_value *u = value(c, item(x->kid[i], a.sign, a.gold)), *v = value(c, item(y->kid[i], b.sign, b.gold));
-
-        if (sa && u)
-            u = cairn_value_mul(c->alg, sa, u);
-        if (sb && v)
-            v = cairn_value_mul(c->alg, sb, v);
-        if (!same_value(c, u, v))
-            return differ(c, "an entry differs");
-    }
-    return 1;
-}
-
-static int holds_matrix(const struct cairn_node *x)
-{
-    if (x->kind == NODE_MATRIX)
-        return 1;
-    if (x->kind != NODE_MUL && x->kind != NODE_NEG && x->kind != NODE_ADD)
-        return 0;
-    for (int i = 0; i < x->n; i++)
-        if (holds_matrix(x->kid[i]))
-            return 1;
-    return 0;
-}
-
 /* --- everything --------------------------------------------------------------------------------------------------------------- */
 
 static int same_in_order(struct cairn_compare *c, struct item a, struct item b)
@@ -608,11 +510,11 @@ static int same(struct cairn_compare *c, struct item a, struct item b)
     }
     if (x == NODE_TEXT || y == NODE_TEXT)
         return x == y && same_words(a.x->s, b.x->s) ? 1 : differ(c, "other words");
-    if (holds_matrix(a.x) || holds_matrix(b.x))
-        return same_matrix(c, a, b);
+    if (cairn_compare_holds_matrix(a.x) || cairn_compare_holds_matrix(b.x))
+        return cairn_compare_matrix(c, a, b);
     if (infinity_sign(a) || infinity_sign(b))
         return infinity_sign(a) == infinity_sign(b) ? 1 : differ(c, "another value");
-    return same_value(c, value(c, a), value(c, b));
+    return cairn_compare_same_value(c, cairn_compare_value(c, a), cairn_compare_value(c, b));
 }
 
 int cairn_compare(struct cairn_compare *c, struct cairn_node *gold, struct cairn_node *response)
