@@ -4,24 +4,32 @@
  *   tokens i32 (P + R)        prompt and response of each rollout, one after the other; a stop token belongs to the response
  *   offsets i64 (n + 1)       first token of each rollout
  *   prompt_length i32 (n)     tokens of it that are prompt
- *   logprobs f32 (R)          log-softmax(logits / temperature) of each response token over the full vocabulary, as the sampler had
- * it; absent where the rollouts came from outside without them logprobs_sampled f32 (R)  the same over what top-k/p, min-p left;
- * only where they truncate prompt_id i64 (n)         file of data.prompts (or set of data.eval) << 32 | row from 0 group i32 (n)
- * place of its group in the step's list of candidates, from 0, ascending sample i32 (n)            number inside the group, from 0
+ *   logprobs f32 (R)          log-softmax(logits / temperature) of each response token over the full vocabulary, as the
+ *                             sampler had it; absent where the rollouts came from outside without them
+ *   logprobs_sampled f32 (R)  the same over what top-k/p, min-p left; only where they truncate
+ *   prompt_id i64 (n)         file of data.prompts (or set of data.eval) << 32 | row from 0
+ *   group i32 (n)             place of its group in the step's list of candidates, from 0, ascending
+ *   sample i32 (n)            number inside the group, from 0
  *   finish u8 (n)             enum cairn_finish
  *   used u8 (n)               1: trained on; 0: stored only (surplus of dynamic sampling, dropped groups)
  *   verdict i8 as u8 (n)      dynamic sampling asked: 0 wrong, 1 right; 255: not asked
- *   value f32 (n)             dynamic sampling asked: how right, 0 to 1 (the verdict, unless its grader tells more finely); else
- * absent status u8 (n)             dynamic sampling asked: enum cairn_verdict_status, why a response has no verdict and counts as
- * wrong; else absent carried i32 (n)           rollout.carry: place of its group in the list of candidates of the step before,
- * whose surplus it was; -1: it was sampled in this step; else absent text u8, text_offsets i64 (n + 1)   rollout.store text: the
- * response as text, bytes that are no UTF-8 included; else absent experts u8 or i32 (E)     rollout.store experts: what each router
- * chose, for every token that the sampler ran (all of a rollout but the last): rollouts, then tokens, then layers with experts
- * ascending, then the choices in the router's order. u8 where the model has at most 256 experts. content: "experts": {"layers":
- * [numbers], "chosen": of each} Rollouts of a group stand together, samples ascending. content: "units", "rollouts", "groups",
- * "temperature", "policy" (hex digest of the policy that sampled; absent for rollouts from outside), "cursor"
- * (stages/rollout/cursor.h) and counts; where groups were carried "carried": {"step": in which they were sampled, "policy": hex
- * digest of the one that did, "groups"}.
+ *   value f32 (n)             dynamic sampling asked: how right, 0 to 1 (the verdict, unless its grader tells more finely);
+ *                             else absent
+ *   status u8 (n)             dynamic sampling asked: enum cairn_verdict_status, why a response has no verdict and counts as
+ *                             wrong; else absent
+ *   carried i32 (n)           rollout.carry: place of its group in the list of candidates of the step before, whose surplus
+ *                             it was; -1: it was sampled in this step; else absent
+ *   text u8, text_offsets i64 (n + 1)
+ *                             rollout.store text: the response as text, bytes that are no UTF-8 included; else absent
+ *   experts u8 or i32 (E)     rollout.store experts: what each router chose, for every token that the sampler ran (all of a
+ *                             rollout but the last): rollouts, then tokens, then layers with experts ascending, then the
+ *                             choices in the router's order. u8 where the model has at most 256 experts. content:
+ *                             "experts": {"layers": [numbers], "chosen": of each}
+ * Rollouts of a group stand together, samples ascending.
+ *
+ * content: "units", "rollouts", "groups", "temperature", "policy" (hex digest of the policy that sampled; absent for rollouts
+ * from outside), "cursor" (stages/rollout/cursor.h) and counts; where groups were carried "carried": {"step": in which they
+ * were sampled, "policy": hex digest of the one that did, "groups"}.
  */
 #ifndef CAIRN_STAGES_COMMON_ROLLOUTS_H
 #define CAIRN_STAGES_COMMON_ROLLOUTS_H

@@ -5,9 +5,10 @@
  *   advantage f32 (n) by group, of reward + penalty      mask u8 (n)       1: its response tokens count in the loss
  *   verdict u8 (n)    1 right, 0 wrong                   status u8 (n)     enum cairn_verdict_status
  *   value f32 (n)     0 to 1, how right: the verdict, unless its grader tells more finely
- *   group i32 (n)     as in the rollouts                 extracted u8, extracted_offsets i64 (n + 1): the answer that was found,
- * UTF-8 content: "units", "metrics" (names of the objective's section 7); "nondeterministic", if there are any: rollouts whose
- * score a time-out or a crash decided, so that another attempt may score otherwise.
+ *   group i32 (n)     as in the rollouts                 extracted u8, extracted_offsets i64 (n + 1): the answer, UTF-8
+ *
+ * content: "units", "metrics" (names of the objective's section 7); "nondeterministic", if there are any: rollouts whose score a
+ * time-out or a crash decided, so that another attempt may score otherwise.
  */
 #ifndef CAIRN_STAGES_COMMON_SCORES_H
 #define CAIRN_STAGES_COMMON_SCORES_H

@@ -1,10 +1,13 @@
 /* engine.c - admission, prompts in chunks, one row a living sample, draws (engine.h).
  *
  * Pages are counted before they are taken. `promised` is what living samples and kept prompts may still take; the cache's free
- * pages never fall below it: total    pages of a request at its longest        have   pages of the prompt's rows that are shared
- * (all but the last token) full     of those, pages that are full (never written again) admission of a prompt    needs total; takes
- * have, promises total - have a fork                   promises total - full (it may have to copy the open page); the first one
- * promises the kept prompt its copy, too the last sample          takes over the kept prompt's slot and promise
+ * pages never fall below it:
+ *
+ *   - total: pages of a request at its longest; have: pages of the prompt's rows that are shared (all but the last token); full: of
+ *     those, pages that are full (never written again)
+ *   - admission of a prompt needs total; takes have, promises total - have
+ *   - a fork promises total - full (it may have to copy the open page); the first one promises the kept prompt its copy, too
+ *   - the last sample takes over the kept prompt's slot and promise
  */
 #include <math.h>
 #include <stdlib.h>

@@ -17,7 +17,7 @@ int64_t cairn_units_end(const struct cairn_units *u, int64_t unit)
 static char *unit_identity(const struct cairn_units *u, int64_t unit)
 {
     return cairn_format("groups %lld to %lld%s, %s", (long long)unit * CAIRN_UNIT_GROUPS, (long long)cairn_units_end(u, unit),
-                        u->o.dynamic ? ", valued" : "", u->identity);
+                        u->o.dynamic ? ", judged" : "", u->identity); /* judged: with columns value and status */
 }
 
 static enum cairn_status columns_alloc(const struct cairn_units *u, struct cairn_rollouts *r, int64_t n, int64_t tokens,
