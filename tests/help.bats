@@ -208,7 +208,7 @@ setup() {
     [ -e "$build/lib/cairn-emu.so" ] || skip "no emulated GPU in this build"
     export CAIRN_CUDA_OBJECT=cairn-emu.so CAIRN_EMU_GPUS=3 CUDA_VISIBLE_DEVICES=2,0
     is 0 "$cairn" doctor
-    says "GPU 0" "emulated GPU, 1.0 GiB, compute capability 8.0, driver for CUDA" "GPU 1" "sm_80 bf16"
+    says "GPU 0" "emulated GPU, 1.0 GiB, compute capability 9.0, driver for CUDA" "GPU 1" "sm_90 bf16"
     ! printf '%s\n' "$output" | grep -q "GPU 2" || false
     export CUDA_VISIBLE_DEVICES=
     is 0 "$cairn" doctor

@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <time.h>
 
+#include "base/clock.h"
+
 static pid_t spawn(const char *dir, const char *lane, int salt)
 {
     pid_t pid;
@@ -24,11 +26,24 @@ static void pause_us(long us)
     nanosleep(&t, NULL);
 }
 
+/* Microseconds that an attempt takes when nobody kills it; under a sanitizer many times more than without. */
+static long undisturbed_us(void)
+{
+    double t0 = cairn_now_s();
+    pid_t pid = spawn(at("undisturbed"), NULL, 3);
+    int status;
+
+    waitpid(pid, &status, 0);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    return (long)((cairn_now_s() - t0) * 1e6) + 1;
+}
+
 /* kill -9 at random moments; after each, the artefact is either committed and right, or another attempt goes on. */
 static void killed_anywhere(void **state)
 {
     uint64_t seed = 42;
     int kills = 0, dirs = 0, mid = 0;
+    long whole = undisturbed_us();
 
     (void)state;
     for (; kills < 100; dirs++) {
@@ -40,7 +55,7 @@ static void killed_anywhere(void **state)
             pid_t pid = spawn(at(dir), NULL, 3);
 
             if (attempt < 3) {
-                pause_us((long)(mix(&seed) % 12000));
+                pause_us((long)(mix(&seed) % (uint64_t)whole));
                 kill(pid, SIGKILL);
             }
             waitpid(pid, &status, 0);
