@@ -27,8 +27,25 @@ static int group_mixed(const struct cairn_rollouts *r, int64_t begin, int64_t en
     return cairn_spread_mixed(&s);
 }
 
+/* What a response hangs on besides the policy: with another value of one of these it would be another's. */
+static const struct {
+    const char *key, *why;
+} alike[] = {
+    {"data.prompts", "data.prompts was another"},
+    {"data.template", "data.template was another"},
+    {"data.thinking", "data.thinking was another"},
+    {"data.effort", "data.effort was another"},
+    {"data.added_in_prompt", "data.added_in_prompt was another"},
+    {"rollout.max_new_tokens", "rollout.max_new_tokens was another"},
+    {"rollout.top_p", "rollout.top_p was another"},
+    {"rollout.top_k", "rollout.top_k was another"},
+    {"rollout.min_p", "rollout.min_p was another"},
+    {"rollout.stop", "rollout.stop was another"},
+};
+
 /* What keeps all of them from being carried; NULL: nothing. */
-static const char *hindrance(const struct cairn_carry *c, const struct cairn_manifest *m, const struct cairn_rollout_how *how)
+static const char *hindrance(const struct cairn_carry *c, const struct cairn_manifest *m, const struct cairn_recipe *was,
+                             const struct cairn_recipe *now, const struct cairn_rollout_how *how)
 {
     const json_t *t = json_object_get(m->content, "temperature");
 
@@ -40,11 +57,17 @@ static const char *hindrance(const struct cairn_carry *c, const struct cairn_man
         return "their choices of experts were kept, or not, as rollout.store then said";
     if ((float)json_number_value(t) != (how->greedy ? 0 : how->temperature))
         return "they were drawn at another temperature";
+    for (size_t i = 0; i < sizeof alike / sizeof *alike; i++) {
+        const json_t *a = cairn_recipe_get(was, alike[i].key), *b = cairn_recipe_get(now, alike[i].key);
+
+        if (a != b && !json_equal(a, b))
+            return alike[i].why;
+    }
     return NULL;
 }
 
 enum cairn_status cairn_carry_open(struct cairn_carry *c, struct cairn_reader *before, const struct cairn_recipe *was,
-                                   const struct cairn_rollout_how *how, struct cairn_error *err)
+                                   const struct cairn_recipe *now, const struct cairn_rollout_how *how, struct cairn_error *err)
 {
     const struct cairn_manifest *m = cairn_reader_manifest(before);
     const json_t *dynamic = json_object_get(m->content, "dynamic");
@@ -76,7 +99,7 @@ enum cairn_status cairn_carry_open(struct cairn_carry *c, struct cairn_reader *b
         TRY(cairn_fail(err, CAIRN_EDATA, "%s: %lld surplus groups, it says %lld", cairn_reader_path(before), (long long)c->n,
                        (long long)surplus));
     c->step = m->step;
-    why = hindrance(c, m, how);
+    why = hindrance(c, m, was, now, how);
     for (int64_t k = 0; !why && k < c->n; k++)
         if (c->first[k] + how->samples > c->r.n || c->r.group[c->first[k] + how->samples - 1] != c->r.group[c->first[k]] ||
             (c->first[k] + how->samples < c->r.n && c->r.group[c->first[k] + how->samples] == c->r.group[c->first[k]]))

@@ -4,8 +4,8 @@
  * candidates begins with those prompts either way; with rollout.carry their groups are not sampled again by the newer policy but
  * taken over as they are: tokens, log-probabilities, why they ended. They are graded anew. A group is carried once: what is surplus
  * again goes back as a prompt, so nothing is older than one step more than the rest. What the training does about their age is
- * train.correction's. Not carried but sampled: all, where the temperature, the size of a group or the kinds of log-probabilities
- * are others than they were.
+ * train.correction's. Not carried but sampled: all, where the temperature, the size of a group, the kinds of log-probabilities, or
+ * what else a response hangs on besides the policy (prompt files, template, cap, truncation, stops) is another than it was.
  *
  * Memory: holds the rollouts of the step before until closed. A carry that was zeroed carries nothing.
  */
@@ -27,9 +27,9 @@ struct cairn_carry {
     int32_t *experts;        /* scratch: choices of one rollout */
 };
 
-/* From the rollouts of the step before, whose recipe was `was`; how: of this one. */
+/* From the rollouts of the step before, whose recipe was `was`; now, how: of this one. */
 enum cairn_status cairn_carry_open(struct cairn_carry *c, struct cairn_reader *before, const struct cairn_recipe *was,
-                                   const struct cairn_rollout_how *how, struct cairn_error *err);
+                                   const struct cairn_recipe *now, const struct cairn_rollout_how *how, struct cairn_error *err);
 void cairn_carry_close(struct cairn_carry *c);
 /* The cursor gave this prompt. *from: place of its group in the list of the step before, and its prompt's ids appended; -1: it is
  * sampled. */

@@ -99,7 +99,7 @@ static enum cairn_status cursor_open(struct rollout *x, struct cairn_error *err)
     TRY(cairn_stage_input(x->ctx, relative, &reader, err));
     TRY(cairn_cursor_set(x->cursor, json_object_get(cairn_reader_manifest(reader)->content, "cursor"), relative, err));
     if (cairn_recipe_bool(x->recipe, "rollout.carry"))
-        TRY(cairn_carry_open(&x->carry, reader, cairn_run_recipe(x->ctx->run, before.step), &x->how, err));
+        TRY(cairn_carry_open(&x->carry, reader, cairn_run_recipe(x->ctx->run, before.step), x->recipe, &x->how, err));
 out:
     cairn_reader_close(reader);
     free(relative);

@@ -345,27 +345,36 @@ static void test_carry(void **state)
     assert_true(cairn_digest_equal(want, digest_at(other, ROLLOUT2)));
     assert_true(cairn_digest_equal(trained, digest_at(other, "step/000002/train")));
 
-    /* Another temperature, or groups of another size: what cannot be carried is sampled, and said. */
-    run_make(&l, "not-carried", other, CARRY);
-    chain_to(other, 1, 1);
+    /* What a response hangs on is another: what cannot be carried is sampled, and said. */
     {
-        const char *const set[] = {"rollout.temperature=0.9"};
-        struct cairn_str said = {0};
-        struct cairn_run *run = NULL;
-        char text[2000];
-        int number;
+        const struct {
+            const char *set, *why;
+        } changed[] = {{"rollout.temperature=0.9", "they were drawn at another temperature"},
+                       {"rollout.max_new_tokens=5", "rollout.max_new_tokens was another"},
+                       {"data.added_in_prompt=true", "data.added_in_prompt was another"}};
 
-        OK(cairn_run_open(&run, other, err));
-        OK(cairn_run_amend(run, 2, 1, set, 0, &number, &said, err));
-        cairn_run_close(run);
-        cairn_str_free(&said);
-        assert_int_equal(lab_stage("rollout", other, 2, NULL, text), 0);
-        assert_non_null(strstr(text, "are sampled again: they were drawn at another temperature"));
-        load(&two, &second, other, ROLLOUT2);
-        for (int64_t i = 0; i < two.n; i++)
-            assert_int_equal(two.carried[i], -1);
-        cairn_rollouts_free(&two);
-        json_decref(second);
+        for (size_t k2 = 0; k2 < sizeof changed / sizeof *changed; k2++) {
+            struct cairn_str said = {0};
+            struct cairn_run *run = NULL;
+            char text[2000], name[32];
+            int number;
+
+            snprintf(name, sizeof name, "not-carried-%zu", k2);
+            run_make(&l, name, other, CARRY);
+            chain_to(other, 1, 1);
+            OK(cairn_run_open(&run, other, err));
+            OK(cairn_run_amend(run, 2, 1, &changed[k2].set, 0, &number, &said, err));
+            cairn_run_close(run);
+            cairn_str_free(&said);
+            assert_int_equal(lab_stage("rollout", other, 2, NULL, text), 0);
+            assert_non_null(strstr(text, "are sampled again: "));
+            assert_non_null(strstr(text, changed[k2].why));
+            load(&two, &second, other, ROLLOUT2);
+            for (int64_t i = 0; i < two.n; i++)
+                assert_int_equal(two.carried[i], -1);
+            cairn_rollouts_free(&two);
+            json_decref(second);
+        }
     }
     lab_close(&l);
 }
