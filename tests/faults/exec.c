@@ -128,7 +128,7 @@ static void report_read(const char *box, struct lab_end *end)
 
 static void err_read(const char *box, struct lab_end *end)
 {
-    char *path = lab_text("%s/err", box), *line = NULL;
+    char *path = lab_text("%s/err", box), *line = NULL, warning[sizeof end->last] = "";
     FILE *f = fopen(path, "re");
     size_t cap = 0;
 
@@ -137,16 +137,17 @@ static void err_read(const char *box, struct lab_end *end)
         if (!*line)
             continue;
         if (strstr(line, ": warning: ")) { /* counts only where nothing else is said */
-            snprintf(end->warning, sizeof end->warning, "%.599s", line);
+            snprintf(warning, sizeof warning, "%.599s", line);
+            end->goes_on += strstr(line, ": warning: eval/") && fault_ends(line, "; training goes on");
             continue;
         }
         if (!end->lines++)
             snprintf(end->first, sizeof end->first, "%.599s", line);
         snprintf(end->last, sizeof end->last, "%.599s", line);
     }
-    if (!end->lines && end->warning[0]) {
+    if (!end->lines && warning[0]) {
         end->lines = 1;
-        memcpy(end->last, end->warning, sizeof end->last);
+        memcpy(end->last, warning, sizeof end->last);
     }
     if (f)
         fclose(f);

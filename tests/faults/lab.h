@@ -80,7 +80,7 @@ struct lab_end {
     int published;              /* manifests that it put in place */
     char where[400];            /* the fire line, or the first outside line */
     char first[600], last[600]; /* lines of stderr */
-    char warning[600];       /* the last one that is a warning */
+    int goes_on;             /* warnings that an evaluation has ended with a code, and training goes on */
     int lines;                  /* lines of stderr that are neither progress nor warnings */
 };
 /* Processes of a session that live, at most room of them: stages that `cairn run` starts have groups of their own. */

@@ -46,9 +46,9 @@ static int in_full_disk(const struct space *s, long i, const char *box, char *wh
     if (mkdir(dir, 0777) || mount("faults", dir, "tmpfs", 0, opts))
         lab_die("mount tmpfs on %s: %s", dir, strerror(errno));
     lab_run(s->lab, &x, &e);
-    /* two sentences: the stage's and the run's; before them the one of an evaluation that found no room, which stops no training: the run says
-     * so in a warning, and the sentence may be of its log */
-    most = 2 + (e.code && strstr(e.warning, ": warning: eval/") && strstr(e.warning, " ended with 73; ") && fault_ends(e.warning, "; training goes on"));
+    /* two sentences: the stage's and the run's; before them the one of each evaluation that found no room, which stops no training: the run
+     * says so in a warning, and the sentence may be of its log */
+    most = 2 + (e.code ? e.goes_on : 0);
     if (e.late || e.orphans || (e.code && e.code != 73) || (e.code && (e.lines < 1 || e.lines > most || !strstr(e.last, box)))) {
         snprintf(why, WHY_BYTES, "%s: ended with %d, %d lines: %.500s", opts, e.code, e.lines, e.last);
         bad = 1;
