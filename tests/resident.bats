@@ -138,10 +138,14 @@ saved() { # DIR: steps whose trainer state has its shards, in one line
     is 0 "$cairn" gc "$dir-4"
     [ "$(saved "$dir-4")" = "0 4 6 " ]
 
+    # A step takes some 20 ms: the run is long enough that a kill behind step 3 finds it at work.
+    long=(run.steps=30 run.eval_every=0 checkpoint.keep=9)
+    micro_run "$dir-long" "${long[@]}" run.mode=resident
+    "$cairn" digest "$dir-long" >"$BATS_TEST_TMPDIR/long"
     for mode in resident chained; do # killed behind step 3, and gone on in either way
         for _ in $(seq 20); do # until it was killed before its end
             rm -rf "$dir-$mode"
-            "$cairn" run "$micro" --run "$dir-$mode" "${six[@]}" run.mode=resident checkpoint.every=6 --quiet 2>"$BATS_TEST_TMPDIR/err" &
+            "$cairn" run "$micro" --run "$dir-$mode" "${long[@]}" run.mode=resident checkpoint.every=30 --quiet 2>"$BATS_TEST_TMPDIR/err" &
             pid=$!
             victim=
             until [ -n "$victim" ]; do
@@ -151,12 +155,12 @@ saved() { # DIR: steps whose trainer state has its shards, in one line
             kill -KILL "$victim" 2>/dev/null || true
             wait "$pid" || true
             gone "$dir-$mode"
-            [ -e "$dir-$mode/step/000006/train/MANIFEST.json" ] || break
+            [ -e "$dir-$mode/step/000030/train/MANIFEST.json" ] || break
         done
-        is 0 "$cairn" run "$micro" --run "$dir-$mode" "${six[@]}" run.mode="$mode" checkpoint.every=6
+        is 0 "$cairn" run "$micro" --run "$dir-$mode" "${long[@]}" run.mode="$mode" checkpoint.every=30
         says "until checkpoint.every saves it: training again from step 1 on"
         grep -q checkpoint.every "$dir-$mode/step/000003/train/COLLECTED"
-        diff "$BATS_TEST_TMPDIR/six" <("$cairn" digest "$dir-$mode")
+        diff "$BATS_TEST_TMPDIR/long" <("$cairn" digest "$dir-$mode")
     done
 }
 
