@@ -2,12 +2,17 @@
  * head.
  *
  * With a chunk's state S and rows (kda.h), R the gradient of the state after it, e = R-gradient of what is written (d):
- *     e_s  = R^T key_s + sum_{i>=s} qk_is do_i - sum_{i>s} m_is dv_i,      dv_s = beta_s e_s,  dbeta_s = e_s . gap_s    (s
- * descending) dqk_is = do_i . d_s,  dm_is = -dv_i . d_s dq_i = prefix_i (S do_i) + sum_{s<=i} dqk_is key_s^i,   dk_i (read) =
- * -prefix_i (S dv_i) + sum_{s<i} dm_is key_s^i dk_s (written) = sum_{i>=s} (dqk_is q_i + dm_is k_i [i>s]) decayed from s to i, and
- * R d_s decayed to the end dg_i = sum_{t>=i} (q_t dq_t + k_t dk_t read - k_t dk_t written) + rows of (state after . R) R   <-
- * diag(prefix_end) R + sum_i from_q,i do_i^T - from_k,i dv_i^T where key_s^i is key s decayed until row i. States of chunks come
- * again from the inputs: those at every 64th chunk first, then those in between, segment by segment.
+ *     e_s            = R^T key_s + sum_{i>=s} qk_is do_i - sum_{i>s} m_is dv_i    (s descending)
+ *     dv_s           = beta_s e_s,      dbeta_s = e_s . gap_s
+ *     dqk_is         = do_i . d_s,      dm_is = -dv_i . d_s
+ *     dq_i           = prefix_i (S do_i) + sum_{s<=i} dqk_is key_s^i
+ *     dk_i (read)    = -prefix_i (S dv_i) + sum_{s<i} dm_is key_s^i
+ *     dk_s (written) = sum_{i>=s} (dqk_is q_i + dm_is k_i [i>s]) decayed from s to i, and R d_s decayed to the end
+ *     dg_i           = sum_{t>=i} (q_t dq_t + k_t dk_t read - k_t dk_t written) + rows of (state after . R)
+ *     R             <- diag(prefix_end) R + sum_i from_q,i do_i^T - from_k,i dv_i^T
+ *
+ * where key_s^i is key s decayed until row i. States of chunks come again from the inputs: those at every 64th chunk first, then
+ * those in between, segment by segment.
  */
 #include <string.h>
 

@@ -4,8 +4,10 @@
  * A block of threads has a tile of 64 (row, head) pairs (attention.cuh says which rows go together), its q and d_o, and walks over
  * the keys 32 by 32, the next of them on their way. Four warpgroups:
  *   0     S, dP (m64n32k16: q k and d_o v, channels ascending); P = exp(S - lse), dl = scale P (dP - D), as bf16 into shared
- * memory; then dq += dl k of channels 512 on (m64n64k16) 1, 2  dq += dl k of 256 channels each (two m64n128k16, places ascending)
+ *         memory; then dq += dl k of channels 512 on (m64n64k16)
+ *   1, 2  dq += dl k of 256 channels each (two m64n128k16, places ascending)
  *   3     brings keys
+ *
  * The order of sums is that of attention_bwd_wgmma.cu. Floor: 2 H T (2 W + C) flops a row.
  */
 #include "attention_tile.cuh"

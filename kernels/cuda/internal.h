@@ -3,8 +3,7 @@
  *
  * A call opens its tensors through call_arg (kernels/call.h says what is checked). An op of a .cu file:
  *
- *     extern "C" enum cairn_status cairn_swiglu_cuda(struct cairn_stream *s, const struct cairn_swiglu *args, struct cairn_error
- * *err)
+ *     extern "C" enum cairn_status cairn_swiglu_cuda(struct cairn_stream *s, const struct cairn_swiglu *args, struct cairn_error *err)
  *     {
  *         struct call c = call_begin("swiglu", s, err);
  *         int64_t N = -1, F = -1;

@@ -11,7 +11,8 @@
  *     f32 operands (one is enough): one fmaf a term.
  *     bf16 x bf16: tensor cores, 16 terms a step, fp32 accumulator. The instructions of a card that are used for this (mma.sync,
  *     wgmma, those inside of cuBLASLt) give the same bits; product_proof (product_proof.c) shows it on the card before it relies
- * on it. Then times alpha (unless 1), then added to y (accumulate), each rounded to fp32; stored as y's type. `parts` > 1: k is cut
+ *     on it.
+ * Then times alpha (unless 1), then added to y (accumulate), each rounded to fp32; stored as y's type. `parts` > 1: k is cut
  * into equal parts, each is such a chain, and they are added by a fixed binary tree.
  */
 #ifndef CAIRN_KERNELS_CUDA_PRODUCT_H

@@ -5,11 +5,12 @@
  *   network      none, not even a loopback; no abstract sockets of others
  *   files        everything is read-only but one private folder in memory (64 MiB), its working folder and TMPDIR, which lies over
  *                /tmp (over /var/tmp where the program itself lies below /tmp); /dev holds null, zero, full and the random ones
- *   privileges   none: no capabilities, no new ones by exec, and with libseccomp no sockets, mounts, namespaces, tracing, keys,
- * modules descriptors  0, 1, 2 and the one that is named; nothing that the program had open limits       memory (address space) of
- * each process, number of processes, size of files, no core dumps Where namespaces are refused the rest holds still, what it starts
- * is hunted down when it ends (cairn_sandbox_end), and one line on stderr says what is missing: then it reads, writes and connects
- * as the user who runs it.
+ *   privileges   none: no capabilities, no new ones by exec, and with libseccomp no sockets, mounts, namespaces, tracing, keys, modules
+ *   descriptors  0, 1, 2 and the one that is named; nothing that the program had open
+ *   limits       memory (address space) of each process, number of processes, size of files, no core dumps
+ *
+ * Where namespaces are refused the rest holds still, what it starts is hunted down when it ends (cairn_sandbox_end), and one line on
+ * stderr says what is missing: then it reads, writes and connects as the user who runs it.
  *
  * For a process without threads. Refuses to: know what runs inside.
  */

@@ -7,8 +7,8 @@
  *     piece   a box that one holder has whole and the same places want whole: `blocks` runs of `n` elements, one step apart
  *     lane    the pieces that go from one holder to one set of places, one after the other: contiguous on the wire
  *     chunk   consecutive pieces of a lane, at most chunk_bytes of them: what is cast, sent and digested at a time; a lane's first
- * and last ones are smaller, so that sending begins soon and ends with little to look at drop    where a piece lies in one of its
- * places
+ *             and last ones are smaller, so that sending begins soon and ends with little to look at
+ *     drop    where a piece lies in one of its places
  *
  * Of several holders the least burdened sends (ties: the lowest). Data parallel copies, expert parallel slices and rows of a
  * sharded optimiser are parts like any other, and so are tensor and pipeline slices: they add rows to the tables and nothing here.

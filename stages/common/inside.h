@@ -1,8 +1,9 @@
 /* inside.h - sub-artefacts of a step's training, where they lie and when they go.
  *
- *     step/000003/train/u0002/   trainer state after update 2 of the step (kind "update"); the next one that is committed replaces
- * it step/000003/train/old/     log-probabilities under the weights at the start of the step (kind "old"), where the sampler's will
- * not do step/000003/train/ref/     log-probabilities under the reference (kind "ref")
+ *     step/000003/train/u0002/   trainer state after update 2 of the step (kind "update"); the next one that is committed replaces it
+ *     step/000003/train/old/     log-probabilities under the weights at the start of the step (kind "old"), where the sampler's will
+ *                                not do
+ *     step/000003/train/ref/     log-probabilities under the reference (kind "ref")
  *
  * They have the recipe hash and the inputs of the train artefact, so what was made from something else is told apart; they are
  * committed like any other. Updates and old are dropped when the step commits: whoever follows that commit drops them, and once

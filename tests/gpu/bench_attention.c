@@ -3,9 +3,13 @@
  *     bench_attention [backend [act]]          default: cuda bf16
  *
  * One line a case: time (median of the repeats, the host's clock around work and wait), TFLOP/s of the products that the op's
- * contract needs, GB/s of gathered keys, and what was checked on the way: norm      |out - ref| / |ref| of some rows against this
- * file's own formula in fp64 again     the same bits three times alone     the same bits for some rows in calls of their own A
- * check that fails says what it saw, and the program ends with 1. Contents are random; buffers are far larger than caches.
+ * contract needs, GB/s of gathered keys, and what was checked on the way:
+ *
+ *     norm      |out - ref| / |ref| of some rows against this file's own formula in fp64
+ *     again     the same bits three times
+ *     alone     the same bits for some rows in calls of their own
+ *
+ * A check that fails says what it saw, and the program ends with 1. Contents are random; buffers are far larger than caches.
  */
 #include <math.h>
 #include <stdio.h>

@@ -10,7 +10,7 @@
  *         CHUNK_MIB=N     other chunks than CAIRN_TRANSIT_CHUNK
  *         SEND=straight   kernels write the place; staged: a room and a copy; else what the product does
  *         TIMELINE=PREFIX what happened when in the last handover: PREFIX.trainer and PREFIX.sampler, lines of microseconds since
- * both were ready, host or device, what, chunk, begin or end. The marks cost a little time.
+ *                         both were ready, host or device, what, chunk, begin or end. The marks cost a little time.
  *
  * Masters are f32 on the trainer, bf16 travels: cast, packed, sent, summed up on both sides, compared, switched in place. The clock runs on the
  * sampler's side from the moment that both are ready to the moment that its store is the new generation, and on the trainer's to the
