@@ -140,32 +140,38 @@ enum cairn_status cairn_carry_next(struct cairn_carry *c, int64_t prompt_id, int
     return CAIRN_OK;
 }
 
+/* -1: there is none. */
 static int64_t rollout_of(const struct cairn_carry *c, int64_t from, int s)
 {
     for (int64_t k = 0; k < c->n; k++)
         if (c->r.group[c->first[k]] == from)
-            return c->first[k] + s;
-    return -1; /* cannot be: it came from cairn_carry_next */
+            return s >= 0 && c->first[k] + s < c->r.n && c->r.group[c->first[k] + s] == from ? c->first[k] + s : -1;
+    return -1;
 }
 
-struct cairn_response cairn_carry_response(struct cairn_carry *c, int64_t from, int s, int64_t tag)
+enum cairn_status cairn_carry_response(struct cairn_carry *c, int64_t from, int s, int64_t tag, struct cairn_response *r,
+                                       struct cairn_error *err)
 {
-    int64_t i = rollout_of(c, from, s), n = cairn_rollout_length(&c->r, i), rows = c->r.prompt_length[i] + n - 1;
-    struct cairn_response r = {.tag = tag,
-                               .sample = s,
-                               .n = n,
-                               .tokens = c->r.tokens + c->r.offsets[i] + c->r.prompt_length[i],
-                               .logprobs = c->r.logprobs + c->r.response[i],
-                               .logprobs_sampled = c->r.logprobs_sampled ? c->r.logprobs_sampled + c->r.response[i] : NULL,
-                               .finish = (enum cairn_finish)c->r.finish[i]};
+    int64_t i = rollout_of(c, from, s), n, rows;
 
+    if (i < 0)
+        return CAIRN_BUG(err, "a response that the step before has not");
+    n = cairn_rollout_length(&c->r, i);
+    rows = c->r.prompt_length[i] + n - 1;
+    *r = (struct cairn_response){.tag = tag,
+                                 .sample = s,
+                                 .n = n,
+                                 .tokens = c->r.tokens + c->r.offsets[i] + c->r.prompt_length[i],
+                                 .logprobs = c->r.logprobs + c->r.response[i],
+                                 .logprobs_sampled = c->r.logprobs_sampled ? c->r.logprobs_sampled + c->r.response[i] : NULL,
+                                 .finish = (enum cairn_finish)c->r.finish[i]};
     if (c->r.experts) {
         const char *h = (const char *)c->r.experts + (size_t)((c->r.offsets[i] - i) * c->r.expert_row) * (size_t)c->r.expert_bytes;
 
         for (int64_t k = 0; k < rows * c->r.expert_row; k++)
             c->experts[k] = c->r.expert_bytes == 1 ? ((const uint8_t *)h)[k] : ((const int32_t *)(const void *)h)[k];
-        r.experts_prompt = c->experts;
-        r.experts = c->experts + (c->r.prompt_length[i] - 1) * c->r.expert_row;
+        r->experts_prompt = c->experts;
+        r->experts = c->experts + (c->r.prompt_length[i] - 1) * c->r.expert_row;
     }
-    return r;
+    return CAIRN_OK;
 }

@@ -35,7 +35,9 @@ void cairn_carry_close(struct cairn_carry *c);
  * sampled. */
 enum cairn_status cairn_carry_next(struct cairn_carry *c, int64_t prompt_id, int64_t *from, struct cairn_ids *ids,
                                    struct cairn_error *err);
-/* Sample s of the group at place `from`, as a response of group `tag`. Borrowed until the next call. */
-struct cairn_response cairn_carry_response(struct cairn_carry *c, int64_t from, int s, int64_t tag);
+/* Sample s of the group at place `from`, as cairn_carry_next gave it, as a response of group `tag`. Borrowed until the next call.
+ * CAIRN_EBUG: no such sample of a surplus group. */
+enum cairn_status cairn_carry_response(struct cairn_carry *c, int64_t from, int s, int64_t tag, struct cairn_response *r,
+                                       struct cairn_error *err);
 
 #endif

@@ -212,8 +212,9 @@ static enum cairn_status carried_put(struct rollout *x, int64_t group, struct ca
     enum cairn_status st = CAIRN_OK;
 
     for (int s = 0; s < x->how.samples; s++) {
-        const struct cairn_response r = cairn_carry_response(&x->carry, cairn_units_carried(x->units, group), s, group);
+        struct cairn_response r;
 
+        TRY(cairn_carry_response(&x->carry, cairn_units_carried(x->units, group), s, group, &r, err));
         x->done++;
         TRY(cairn_units_put(x->units, &r, err));
     }
