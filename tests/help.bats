@@ -143,6 +143,9 @@ setup() {
     mkdir "$BATS_TEST_TMPDIR/bin"
     is 72 env PATH="$BATS_TEST_TMPDIR/bin" "$cairn" run "$micro" --run "$BATS_TEST_TMPDIR/a/b/run" train.parallel.dp=2
     says "mpirun is not in the PATH"
+    # Jobs run this build.
+    is 72 "$cairn" submit "$micro" --run "$BATS_TEST_TMPDIR/a/b/run" kernels.backend=cuda
+    says "kernels.backend: cuda" "cairn-nothing.so was not built"
     [ ! -e "$BATS_TEST_TMPDIR/a" ]
     # Frozen here, run elsewhere: such a recipe is none of init's business.
     is 0 "$cairn" init "$micro" --run "$BATS_TEST_TMPDIR/elsewhere" kernels.backend=cuda

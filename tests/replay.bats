@@ -80,6 +80,10 @@ LINES
     # From a pipe the same run comes out.
     recorded | "$cairn" replay "$micro" --from /dev/stdin --run "$BATS_TEST_TMPDIR/piped" rollout.prompts=2 rollout.samples=2
     diff <("$cairn" digest "$new" | grep '^1 rollout') <("$cairn" digest "$BATS_TEST_TMPDIR/piped")
+    # What it brought belongs to that run: again it is taken, something else is not.
+    recorded | is 0 "$cairn" replay "$micro" --from /dev/stdin --run "$BATS_TEST_TMPDIR/piped" rollout.prompts=2 rollout.samples=2
+    recorded | sed 's/pens/pears/g' | is 78 "$cairn" replay "$micro" --from /dev/stdin --run "$BATS_TEST_TMPDIR/piped" rollout.prompts=2 rollout.samples=2
+    recorded | diff - "$BATS_TEST_TMPDIR/piped/recorded.jsonl"
 }
 
 @test "--from: broken rows are 65 with their line" {
@@ -185,6 +189,20 @@ LINES
     is 0 "$cairn" verify --deep "$BATS_TEST_TMPDIR/new"
     is 69 "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/none" --quiet --only prompt=nobody
     says "prompt=nobody"
+}
+
+@test "--train and --from: a back-end that is not here leaves no frozen run" {
+    export CAIRN_CUDA_OBJECT=cairn-nothing.so
+    is 72 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --train --run "$BATS_TEST_TMPDIR/a/b/run" --quiet kernels.backend=cuda
+    says "kernels.backend: cuda" "cairn-nothing.so was not built"
+    mkdir "$BATS_TEST_TMPDIR/bin"
+    is 72 env PATH="$BATS_TEST_TMPDIR/bin" "$cairn" replay "$BATS_FILE_TMPDIR/whole" --train --run "$BATS_TEST_TMPDIR/a/b/run" --quiet train.parallel.dp=2
+    says "mpirun is not in the PATH"
+    recorded >"$BATS_TEST_TMPDIR/r.jsonl"
+    is 72 "$cairn" replay "$micro" --from "$BATS_TEST_TMPDIR/r.jsonl" --run "$BATS_TEST_TMPDIR/a/b/run" kernels.backend=cuda
+    says "kernels.backend: cuda" "cairn-nothing.so was not built"
+    recorded | is 72 "$cairn" replay "$micro" --from /dev/stdin --run "$BATS_TEST_TMPDIR/a/b/run" kernels.backend=cuda
+    [ ! -e "$BATS_TEST_TMPDIR/a" ]
 }
 
 @test "usage: one action at a time, with what it needs" {

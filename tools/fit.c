@@ -26,8 +26,10 @@ int cairn_program_there(const char *name)
     return there;
 }
 
-static enum cairn_status backend_fit(const char *name, struct cairn_error *err)
+/* here: with a device, too. */
+static enum cairn_status backend_fit(const struct cairn_recipe *recipe, int here, struct cairn_error *err)
 {
+    const char *name = cairn_recipe_str(recipe, "kernels.backend");
     struct cairn_device_info *info = NULL;
     struct cairn_compute k;
     enum cairn_status st = CAIRN_OK;
@@ -36,7 +38,7 @@ static enum cairn_status backend_fit(const char *name, struct cairn_error *err)
     if (!strcmp(name, "auto")) /* takes what there is */
         return CAIRN_OK;
     TRY(cairn_compute_devices(name, &info, &n, err));
-    if (!n && (st = cairn_compute_open(&k, &(struct cairn_compute_opts){.backend = name}, err)) == CAIRN_OK)
+    if (here && !n && (st = cairn_compute_open(&k, &(struct cairn_compute_opts){.backend = name}, err)) == CAIRN_OK)
         cairn_compute_close(&k);
 out:
     free(info);
@@ -74,9 +76,23 @@ enum cairn_status cairn_fit(const struct cairn_recipe *recipe, struct cairn_erro
 {
     enum cairn_status st = CAIRN_OK;
 
-    TRY(backend_fit(cairn_recipe_str(recipe, "kernels.backend"), err));
+    TRY(backend_fit(recipe, 1, err));
     if (wants_mpirun(recipe))
         TRY(mpirun_fit(err));
 out:
     return st;
+}
+
+enum cairn_status cairn_fit_new(const char *dir, const struct cairn_recipe *recipe, struct cairn_error *err)
+{
+    char *path = cairn_path_join(dir, "run.json");
+    enum cairn_status st = !path ? CAIRN_NOMEM(err) : cairn_path_exists(path) ? CAIRN_OK : cairn_fit(recipe, err);
+
+    free(path);
+    return st;
+}
+
+enum cairn_status cairn_fit_build(const struct cairn_recipe *recipe, struct cairn_error *err)
+{
+    return backend_fit(recipe, 0, err);
 }

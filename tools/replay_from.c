@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/digest.h"
 #include "base/file.h"
@@ -24,6 +25,7 @@
 #include "stages/common/prompting.h"
 #include "stages/rollout/units.h"
 #include "tools/cli.h"
+#include "tools/fit.h"
 #include "tools/replay.h"
 
 #define SPOOL_MAX ((size_t)4 << 30)
@@ -368,33 +370,57 @@ out:
 
 /* ---- the run ----------------------------------------------------------------------------------------------------------- */
 
-/* A pipe is kept as NEW/recorded.jsonl; *path malloc'ed. */
-static enum cairn_status file_spool(const char *from, const char *run, char **path, struct cairn_error *err)
+static int run_there(const char *dir)
+{
+    char *info = cairn_path_join(dir, "run.json");
+    int there = info && cairn_path_exists(info);
+
+    free(info);
+    return there;
+}
+
+/* A pipe is kept as NEW/recorded.jsonl, which a run that is there has for good. */
+static enum cairn_status pipe_keep(const char *from, const char *dir, const char *path, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *text = NULL, *kept = NULL;
+    size_t n, had;
+
+    TRY(cairn_file_read(from, SPOOL_MAX, &text, &n, err));
+    if (!run_there(dir)) {
+        TRY(cairn_file_replace(path, text, n, err));
+        goto out;
+    }
+    if (cairn_path_exists(path))
+        TRY(cairn_file_read(path, SPOOL_MAX, &kept, &had, err));
+    if (!kept || had != n || memcmp(kept, text, n))
+        TRY(cairn_fail(err, CAIRN_ERECIPE, "%s was made of other responses than %s brings; name a new run (--run)", dir, from));
+out:
+    free(text);
+    free(kept);
+    return st;
+}
+
+/* The file to read, malloc'ed, absolute; *piped: it is what a pipe brought. */
+static enum cairn_status file_find(const char *from, const char *dir, char **path, int *piped, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct stat s;
-    char *text = NULL;
-    size_t n;
+    char *at = NULL;
 
     if (stat(from, &s))
         return cairn_fail(err, CAIRN_EDATA, "%s: %s", from, strerror(errno));
-    if (S_ISREG(s.st_mode)) {
-        *path = realpath(from, NULL);
-        return *path ? CAIRN_OK : CAIRN_NOMEM(err);
-    }
-    TRY(cairn_file_read(from, SPOOL_MAX, &text, &n, err));
-    TRY(cairn_dir_make(run, err));
-    *path = cairn_path_join(run, "recorded.jsonl");
+    *piped = !S_ISREG(s.st_mode);
+    at = *piped ? cairn_path_join(dir, "recorded.jsonl") : strdup(from);
+    if (!at)
+        TRY(CAIRN_NOMEM(err));
+    if (*piped)
+        TRY(pipe_keep(from, dir, at, err));
+    *path = realpath(at, NULL);
     if (!*path)
         TRY(CAIRN_NOMEM(err));
-    TRY(cairn_file_replace(*path, text, n, err));
-    if (!(text = (free(text), realpath(*path, NULL))))
-        TRY(CAIRN_NOMEM(err));
-    free(*path);
-    *path = text;
-    text = NULL;
 out:
-    free(text);
+    free(at);
     return st;
 }
 
@@ -474,11 +500,13 @@ enum cairn_status cairn_replay_from(const struct cairn_replay_opts *o, struct ca
     struct cairn_run *run = NULL;
     struct making k = {.only = &o->only};
     char *path = NULL;
+    int piped = 0;
 
-    TRY(file_spool(o->from, o->recipe.run, &path, err));
+    TRY(cairn_place_take(&place, o->recipe.run, 1, err));
+    TRY(file_find(o->from, o->recipe.run, &path, &piped, err));
     TRY(file_check(path, err));
     TRY(recipe_make(&recipe, o, path, err));
-    TRY(cairn_place_take(&place, o->recipe.run, 1, err));
+    TRY(cairn_fit_build(recipe, err)); /* nothing is computed here */
     TRY(cairn_run_init(&run, o->recipe.run, recipe, err));
     recipe = NULL;
     if (!cairn_link_done(run, &l))
@@ -487,6 +515,8 @@ enum cairn_status cairn_replay_from(const struct cairn_replay_opts *o, struct ca
 out:
     making_free(&k);
     cairn_run_close(run);
+    if (piped && path && !run_there(o->recipe.run))
+        unlink(path);
     cairn_place_leave(&place);
     cairn_recipe_free(recipe);
     free(path);

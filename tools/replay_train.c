@@ -17,6 +17,7 @@
 #include "ckpt/retention.h"
 #include "stages/common/place.h"
 #include "tools/artefact_copy.h"
+#include "tools/fit.h"
 #include "tools/launch.h"
 #include "tools/replay.h"
 #include "tools/replay_stored.h"
@@ -271,6 +272,7 @@ enum cairn_status cairn_replay_train(const struct cairn_replay_opts *o, struct c
     TRY(sources_find(old, &o->only, &from, err));
     TRY(recipe_make(&recipe, old, o, from.n, err));
     TRY(cairn_place_take(&place, o->recipe.run, 1, err));
+    TRY(cairn_fit_new(o->recipe.run, recipe, err));
     TRY(cairn_run_init(&run, o->recipe.run, recipe, err));
     recipe = NULL;
     TRY(chain_walk(old, run, &from, o, err));

@@ -64,16 +64,6 @@ static enum cairn_status origin_check(const struct cairn_run *run, struct cairn_
     return CAIRN_OK;
 }
 
-/* A run that is yet to be made: what its recipe fixes for good must be here. */
-static enum cairn_status new_run_fit(const char *dir, const struct cairn_recipe *recipe, struct cairn_error *err)
-{
-    char *path = cairn_path_join(dir, "run.json");
-    enum cairn_status st = !path ? CAIRN_NOMEM(err) : cairn_path_exists(path) ? CAIRN_OK : cairn_fit(recipe, err);
-
-    free(path);
-    return st;
-}
-
 /* ---- the chain ------------------------------------------------------------------------------------------------------ */
 
 /* A manifest that is there but damaged is not "done": whoever reads it would stop later and elsewhere. */
@@ -209,7 +199,7 @@ int cairn_verb_run(int argc, char **argv)
     cairn_log_quiet(a.quiet || a.json);
     TRY(cairn_recipe_load(&recipe, a.recipe.recipe, a.recipe.overrides, a.recipe.override, &err));
     TRY(cairn_place_take(&place, a.recipe.run, 1, &err));
-    TRY(new_run_fit(a.recipe.run, recipe, &err));
+    TRY(cairn_fit_new(a.recipe.run, recipe, &err));
     TRY(cairn_run_init(&run, a.recipe.run, recipe, &err));
     recipe = NULL;
     TRY(origin_check(run, &err));

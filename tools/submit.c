@@ -15,6 +15,7 @@
 #include "stages/common/lock.h"
 #include "stages/common/place.h"
 #include "tools/cli.h"
+#include "tools/fit.h"
 #include "tools/recipe_args.h"
 #include "tools/verbs.h"
 
@@ -94,6 +95,8 @@ static enum cairn_status run_make(const struct args *a, struct cairn_run **run, 
     if (!file)
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_recipe_load(&recipe, file, a->recipe.overrides, a->recipe.override, err));
+    if (!a->dry && !is_begun(dir))
+        TRY(cairn_fit_build(recipe, err));
     TRY(cairn_place_take(&place, dir, 100, err)); /* another submit is through in a moment; a cairn run is not */
     /* A plan needs no weights: of a model of hundreds of gigabytes none are made for it. */
     TRY(a->dry ? cairn_run_draft(run, dir, recipe, err) : cairn_run_init(run, dir, recipe, err));
