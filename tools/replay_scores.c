@@ -193,6 +193,8 @@ static enum cairn_status earlier_find(struct cairn_replay_scores *x, struct cair
             break;
         }
         st = earlier_read(x, dir, recipe, name, rollouts, err);
+        if (st == CAIRN_OK) /* killed behind its commit, a call may not have tidied up */
+            st = cairn_artefact_settle(dir, err);
         free(dir);
         TRY(st);
     }
