@@ -33,7 +33,7 @@ static const struct part {
     int beside;  /* one process after the other, and long: begun at once, beside all that has jobs */
 } parts[] = {
     {"threads", faults_threads, 20, 0.1, "the shim: a fault in one of two threads is met there", 0},
-    {"points", faults_points, 400, 21, "every file operation of every stage fails, or is the last one", 0},
+    {"points", faults_points, 400, 27, "every file operation of every stage fails, or is the last one", 0},
     {"ranks", faults_ranks, 400, 6, "the same in one rank of several", 0},
     {"kills", faults_kills, 25, 2.5, "SIGKILL at random moments of whole runs of 1, 2 and 4 ranks", 0},
     {"stops", faults_stops, 25, 2.5, "SIGTERM and SIGUSR1 at random moments of whole runs of 1, 2 and 4 ranks", 0},

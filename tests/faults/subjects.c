@@ -24,6 +24,9 @@ struct subject faults_subjects[] = {
     {.name = "gc", .form = FORM_GC, .kind = LAB_PLAIN},
     {.name = "amend", .form = FORM_AMEND, .kind = LAB_PLAIN},
     {.name = "repair", .form = FORM_REPAIR, .kind = LAB_PLAIN},
+    {.name = "rescore", .form = FORM_RESCORE, .kind = LAB_PLAIN},
+    {.name = "rescore-again", .form = FORM_RESCORE, .kind = LAB_PLAIN, .wreck = WRECK_DEAD, .under = "replay/"},
+    {.name = "rescore-settle", .form = FORM_RESCORE, .kind = LAB_PLAIN, .wreck = WRECK_UNSETTLED, .under = "replay/"},
     {.name = "rollout-again", .form = FORM_LINK, .stage = CAIRN_STAGE_ROLLOUT, .step = 2, .kind = LAB_PLAIN, .wreck = WRECK_DEAD},
     {.name = "score-again", .form = FORM_LINK, .stage = CAIRN_STAGE_SCORE, .step = 2, .kind = LAB_PLAIN, .wreck = WRECK_DEAD},
     {.name = "train-again", .form = FORM_LINK, .stage = CAIRN_STAGE_TRAIN, .step = 2, .kind = LAB_PLAIN, .wreck = WRECK_DEAD},
@@ -76,7 +79,7 @@ const int faults_rank_subject_count = (int)(sizeof faults_rank_subjects / sizeof
 
 void subject_argv(const struct subject *s, const char *dir, struct lab_exec *x, char scratch[2][600])
 {
-    static const char *const verbs[] = {"init", NULL, "run", "verify", "digest", "gc", "amend", "verify"};
+    static const char *const verbs[] = {"init", NULL, "run", "verify", "digest", "gc", "amend", "verify", "replay"};
     int n = 0;
 
     if (s->form == FORM_LINK) {
@@ -106,6 +109,13 @@ void subject_argv(const struct subject *s, const char *dir, struct lab_exec *x, 
         x->argv[n++] = "train.learning_rate=0.25";
         x->argv[n++] = "--from-step";
         x->argv[n++] = "3";
+    }
+    if (s->form == FORM_RESCORE) {
+        x->argv[n++] = "--score";
+        x->argv[n++] = s->lab->recipe;
+        x->argv[n++] = "--name";
+        x->argv[n++] = "other";
+        x->argv[n++] = "score.reward.wrong=-1.0";
     }
     x->argv[n] = NULL;
     x->program = "cairn";
@@ -236,13 +246,19 @@ static void quarantine_drop(const char *dir)
     free(path);
 }
 
+/* What it does to a finished run, `cairn run` does not do; called again, it goes on. */
+static int acts_on_finished(const struct subject *s)
+{
+    return s->form == FORM_AMEND || s->form == FORM_REPAIR || s->form == FORM_RESCORE;
+}
+
 int subject_again(const struct subject *s, const char *box, const char *dir, char *why)
 {
     struct lab_exec x = {.box = box};
     char scratch[2][600];
     struct lab_end e;
 
-    if (s->form != FORM_AMEND && s->form != FORM_REPAIR)
+    if (!acts_on_finished(s))
         return 1;
     subject_argv(s, dir, &x, scratch);
     lab_run(s->lab, &x, &e);
@@ -252,7 +268,27 @@ int subject_again(const struct subject *s, const char *box, const char *dir, cha
     return !e.code;
 }
 
-/* How the run looks when amend or repair has done its work and it has gone on: the same digests, perhaps other files. */
+/* 1: have, sorted lines, is want with lines more that all begin with `prefix`, at least one of them. */
+static int only_more(const char *want, const char *have, const char *prefix)
+{
+    int more = 0;
+
+    while (*have) {
+        size_t n = strcspn(have, "\n") + 1;
+
+        if (!strncmp(have, want, n))
+            want += n;
+        else if (strncmp(have, prefix, strlen(prefix)))
+            return 0;
+        else
+            more++;
+        have += n;
+    }
+    return !*want && more;
+}
+
+/* How the run looks when amend, repair or rescore has done its work and it has gone on: the same digests, perhaps other files; of rescore
+ * there are the scores that it was called for beside them. */
 static const struct lab *lab_after(const struct subject *s)
 {
     struct lab *own = malloc(sizeof *own);
@@ -272,6 +308,11 @@ static const struct lab *lab_after(const struct subject *s)
         lab_die("%s: going on ended with %d: %s", s->name, e.code, e.last);
     *own = *s->lab;
     own->listing = lab_listing(dir, 0);
+    if (s->form == FORM_RESCORE) {
+        own->digest = lab_digest(dir, why);
+        if (!own->digest || !only_more(s->lab->digest, own->digest, "replay/other/"))
+            lab_die("%s: digest: %s%s", s->name, why, own->digest ? own->digest : "");
+    }
     if (!lab_finished(own, dir, 0, why))
         lab_die("%s: %s", s->name, why);
     lab_remove(box);
@@ -313,7 +354,7 @@ void subject_prepare(struct subject *s)
     s->state = s->form == FORM_INIT ? NULL : s->lab->before[s->form == FORM_RUN ? s->link - 2 : s->link];
     if (subject_reads_only(s) || s->form == FORM_GC)
         s->state = finished_state(s);
-    if (s->form == FORM_AMEND || s->form == FORM_REPAIR) {
+    if (acts_on_finished(s)) {
         s->state = finished_state(s);
         if (s->form == FORM_REPAIR)
             damage(s->state);

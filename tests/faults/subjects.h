@@ -8,7 +8,7 @@
 
 #include "tests/faults/faults.h"
 
-enum form { FORM_INIT, FORM_LINK, FORM_RUN, FORM_VERIFY, FORM_DIGEST, FORM_GC, FORM_AMEND, FORM_REPAIR };
+enum form { FORM_INIT, FORM_LINK, FORM_RUN, FORM_VERIFY, FORM_DIGEST, FORM_GC, FORM_AMEND, FORM_REPAIR, FORM_RESCORE };
 /* DEAD: killed before its manifest got its name. UNSETTLED: right behind it. SHARE: another array task has made its half. */
 enum wreck { WRECK_NONE, WRECK_DEAD, WRECK_UNSETTLED, WRECK_SHARE };
 
@@ -26,7 +26,7 @@ struct subject {
     const char *under, *without; /* only calls on paths that hold (do not hold) this: of one thread of two */
     int rank;                    /* with several ranks: the one that is meant */
     /* found out: */
-    const struct lab *lab; /* (amend, repair: with another listing) */
+    const struct lab *lab; /* (amend, repair: with another listing; rescore: with another digest, too) */
     char *state;        /* NULL: nothing is there yet */
     int link;
     long calls;
@@ -42,7 +42,7 @@ extern const int faults_subject_count, faults_rank_subject_count;
 void subject_argv(const struct subject *s, const char *dir, struct lab_exec *x, char scratch[2][600]);
 void subject_plan(const struct subject *s, char *out, size_t n);
 int subject_reads_only(const struct subject *s);
-/* Behind a fault the same program again, without one, where it must end before `cairn run` goes on (amend, repair). 1: it did; else why. */
+/* Behind a fault the same program again, without one, where it must end before `cairn run` goes on (amend, repair, rescore). 1: it did; else why. */
 int subject_again(const struct subject *s, const char *box, const char *dir, char *why);
 /* Fills in what is found out; once. */
 void subject_prepare(struct subject *s);
