@@ -391,7 +391,7 @@ devcluster:
 	@PATH="$(abspath $(B))/bin:$$PATH" tools/devcluster run $${SHELL:-bash}
 
 test-planted: bootstrap
-	@$(SUB) --silent PLANTED=1 all
+	@$(SUB) --silent PLANTED=1 B=build-planted all
 	@tests/planted/run build-planted
 	@tests/planted/midrun build-planted
 

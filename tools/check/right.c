@@ -256,7 +256,8 @@ enum cairn_status cairn_leg_right(struct cairn_sides *x, const struct cairn_chec
     if (!r)
         return CAIRN_NOMEM(err);
     r->x = x;
-    r->tolerance = narrow ? 2e-2 : 2e-5;
+    r->tolerance_wide = 2e-5;
+    r->tolerance = narrow ? 2e-2 : r->tolerance_wide;
     r->tolerance_sums = narrow ? 4e-2 : 1e-4;
     TRY(cairn_compute_open(&r->ref, &(struct cairn_compute_opts){.backend = "cpu", .act = narrow ? "bf16" : "f32", .reference = 1, .threads = o->threads},
                            err));

@@ -6,7 +6,7 @@
 
 #include "tools/check/right_impl.h"
 
-static double value_at(const char *p, enum cairn_dtype t, size_t i)
+double cairn_right_value(const char *p, enum cairn_dtype t, size_t i)
 {
     uint32_t bits;
     uint16_t half;
@@ -59,7 +59,7 @@ static double line_apart(const struct rows *r, int64_t k, double least)
     double size = least, apart = 0;
 
     for (int64_t i = 0; i < r->t->dim[r->t->ndim - 1]; i++) {
-        double a = value_at(r->mine, r->t->dtype, at + (size_t)i), b = value_at(r->theirs, r->t->dtype, at + (size_t)i), d = fabs(a - b);
+        double a = cairn_right_value(r->mine, r->t->dtype, at + (size_t)i), b = cairn_right_value(r->theirs, r->t->dtype, at + (size_t)i), d = fabs(a - b);
 
         if (isnan(a) && isnan(b))
             continue;
@@ -87,7 +87,7 @@ static double largest(const struct rows *r)
 
     for (int64_t k = 0; k < lines_of(r->t); k++)
         for (int64_t i = 0; i < r->t->dim[r->t->ndim - 1]; i++) {
-            double b = fabs(value_at(r->theirs, r->t->dtype, line_at(r->t, k) + (size_t)i));
+            double b = fabs(cairn_right_value(r->theirs, r->t->dtype, line_at(r->t, k) + (size_t)i));
 
             if (isfinite(b) && b > size)
                 size = b;
@@ -156,7 +156,7 @@ enum cairn_status cairn_right_hold(struct right *r, const struct cairn_trace_cal
     char *a = NULL, *b = NULL, what[200];
     struct rows rows = {.t = mine};
     enum cairn_status st = CAIRN_OK;
-    double bar, least;
+    double bar, least, *terms = NULL;
 
     if (!n)
         return CAIRN_OK;
@@ -184,8 +184,9 @@ enum cairn_status cairn_right_hold(struct right *r, const struct cairn_trace_cal
     bar = c->info->backward || m->role == CAIRN_OP_ADDED ? r->tolerance_sums : r->tolerance;
     /* A gradient may be a small difference of large terms, even 0: its errors are measured by the tensor's largest and by what went in. */
     least = c->info->backward ? fmax(largest(&rows), 1e-2 * terms_of(r, c)) : 1e-2 * largest(&rows);
+    TRY(cairn_right_terms(r, c, m, &terms, err));
     for (int64_t k = 0; k < lines_of(mine); k++) {
-        double apart = line_apart(&rows, k, least);
+        double apart = line_apart(&rows, k, terms ? fmax(least, terms[k] * r->tolerance_wide / bar) : least);
 
         if (apart / bar > r->worst) {
             r->worst = apart / bar;
@@ -198,6 +199,7 @@ enum cairn_status cairn_right_hold(struct right *r, const struct cairn_trace_cal
     }
     r->values += cairn_tensor_count(mine);
 out:
+    free(terms);
     free(a);
     free(b);
     return st;
