@@ -494,7 +494,7 @@ static enum cairn_status entries_read(struct entries *l, const char *dir, struct
             l->cap = cap;
         }
         l->e[l->n] = (struct entry){.path = cairn_path_join(dir, e->d_name),
-                                    .bytes = (int64_t)sb.st_blocks * 512,
+                                    .bytes = !made && sb.st_nlink > 1 ? 0 : (int64_t)sb.st_blocks * 512, /* those of KEY */
                                     .age_s = now - ((double)sb.st_mtim.tv_sec + 1e-9 * (double)sb.st_mtim.tv_nsec),
                                     .made = made};
         if (!l->e[l->n].path)

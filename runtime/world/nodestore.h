@@ -3,7 +3,7 @@
  *
  *     PATH/cairn-UID/       ours alone (0700); PATH is the user's choice: node-local disk (then the page cache holds it) or /dev/shm
  *         KEY               an object: 32 hex digits that say what is in it (base, table, type), never how it came here
- *         KEY.making        one that is being made, or that a killed maker left
+ *         KEY.making        one that is being made, or that a killed maker left; a second name of KEY where it was killed behind link(2)
  *
  * An object (all numbers little-endian as this machine has them; objects never travel):
  *     0     magic "cairn node store 1\n", zero-padded to 32        32  key (16)      48  payload bytes u64     56  block bytes u64

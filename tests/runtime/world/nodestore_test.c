@@ -403,6 +403,43 @@ static void test_foreign_folders(void **state)
     free(folder);
 }
 
+static enum cairn_status add_bytes(void *arg, const struct cairn_nodestore_entry *e, struct cairn_error *err)
+{
+    (void)err;
+    *(int64_t *)arg += e->bytes;
+    return CAIRN_OK;
+}
+
+/* A maker that was killed between linking its object and taking its own name away: that name goes, takes no room, and nothing goes for it. */
+static void test_a_second_name_goes(void **state)
+{
+    const size_t one = 1 << 20;
+    const struct cairn_nodestore_opts o = {.path = dir, .max_bytes = 1.5 * (1 << 20)};
+    struct cairn_nodestore *s = store(0, 0);
+    char *final = path_of(1, ""), *making = path_of(1, ".making");
+    struct cairn_nodeobject *held = NULL;
+    int64_t bytes = 0;
+
+    (void)state;
+    put(s, 1, one);
+    assert_int_equal(link(final, making), 0);
+    OK(cairn_nodestore_list(&o, add_bytes, &bytes, NULL));
+    assert_true(bytes >= (int64_t)one && bytes < (int64_t)(2 * one));
+    OK(cairn_nodestore_take(s, key_of(1), one, &held, NULL)); /* found all the same */
+    assert_int_equal(held->fresh, 0);
+    OK(cairn_nodestore_sweep(&o, 0, NULL, NULL, NULL));
+    assert_true(there(1, "") && there(1, ".making")); /* one file, and it is held */
+    cairn_nodeobject_drop(held);
+    OK(cairn_nodestore_sweep(&o, 0, NULL, NULL, NULL));
+    assert_true(there(1, "") && !there(1, ".making"));
+    OK(cairn_nodestore_take(s, key_of(1), one, &held, NULL));
+    assert_true(!held->fresh && held->p[one - 1] == byte(1, one - 1));
+    cairn_nodeobject_drop(held);
+    cairn_nodestore_close(s);
+    free(final);
+    free(making);
+}
+
 static void test_cap(void **state)
 {
     const size_t one = 1 << 20;
@@ -462,6 +499,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_stopped_maker_is_not_waited_for_for_ever, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damage_is_found_and_made_good, setup, teardown),
         cmocka_unit_test_setup_teardown(test_foreign_folders, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_second_name_goes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_cap, setup, teardown),
         cmocka_unit_test_setup_teardown(test_full, setup, teardown),
     };
