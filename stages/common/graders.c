@@ -98,7 +98,7 @@ enum cairn_status cairn_graders_row(const struct cairn_prompts *p, int64_t i, co
     }
     if (!g->gold_unused && blank(row->answer, row->answer_bytes))
         return cairn_fail(err, CAIRN_EDATA,
-                          "%s:%lld: the gold answer is empty, and grader %s compares with it: nothing would be right", p->path,
-                          (long long)i + 1, name);
+                          "%s:%lld: the gold answer is empty, and grader %s compares with it: nothing would be right; take the row out, or "
+                          "name a grader that needs none", p->path, (long long)i + 1, name);
     return CAIRN_OK;
 }

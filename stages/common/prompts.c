@@ -227,8 +227,8 @@ enum cairn_status cairn_prompts_unique(const struct cairn_prompts *p, int64_t n,
             second = list[i].row;
         }
     if (second >= 0)
-        st = cairn_fail(err, CAIRN_EDATA, "%s:%lld: id \"%.60s\" is that of line %lld, too", p->path, (long long)second + 1,
-                        p->row[second].id, (long long)first + 1);
+        st = cairn_fail(err, CAIRN_EDATA, "%s:%lld: id \"%.60s\" is that of line %lld, too: give every row an id of its own, or no row one", p->path,
+                        (long long)second + 1, p->row[second].id, (long long)first + 1);
     free(list);
     return st;
 }

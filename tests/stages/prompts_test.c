@@ -95,7 +95,7 @@ static void test_unique(void **state)
         {"{\"prompt\": \"q\", \"answer\": 1}\n{\"prompt\": \"q\", \"answer\": 1}\n", NULL},
         {"{\"id\": \"b\", \"prompt\": \"q\", \"answer\": 1}\n{\"id\": \"a\", \"prompt\": \"q\", \"answer\": 1}\n"
          "{\"id\": \"a\", \"prompt\": \"r\", \"answer\": 1}\n{\"id\": \"b\", \"prompt\": \"q\", \"answer\": 1}\n",
-         "p.jsonl:3: id \"a\" is that of line 2, too"},
+         "p.jsonl:3: id \"a\" is that of line 2, too: give every row an id of its own"},
         {"{\"id\": 7, \"prompt\": \"q\", \"answer\": 1}\n{\"id\": \"7\", \"prompt\": \"q\", \"answer\": 1}\n",
          "p.jsonl:2: id \"7\""},
         {"{\"id\": 1, \"prompt\": \"q\", \"answer\": 1}\n{\"prompt\": \"q\", \"answer\": 1}\n",

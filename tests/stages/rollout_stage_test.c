@@ -328,7 +328,7 @@ static void test_refused(void **state)
          ":2: the gold answer is empty, and grader math", "an empty gold answer"},
         {"{\"prompt\": \"1\", \"answer\": \"\", \"grader\": \"exact\"}\n", "score.grader=any", 78, "score.grader",
          "nobody of that name"},
-        {"{\"prompt\": \"1\", \"answer\": \"\", \"grader\": \"exact\"}\n", NULL, 65, "grader exact compares with it",
+        {"{\"prompt\": \"1\", \"answer\": \"\", \"grader\": \"exact\"}\n", NULL, 65, "grader exact compares with it: nothing would be right; take the row out",
          "an empty one of a row's grader"},
         {"{\"prompt\": \"1\", \"answer\": \"\"}\n", "score={grader: form, graders: {form: {kind: regex, pattern: '(x)'}}}", 65,
          ":1: the gold answer is empty", "its group is compared"},
