@@ -392,7 +392,8 @@ devcluster:
 
 test-planted: bootstrap
 	@$(SUB) --silent PLANTED=1 B=build-planted all
-	@tests/planted/run build-planted
+	@tests/planted/run build-planted f32
+	@tests/planted/run build-planted bf16
 	@tests/planted/midrun build-planted
 
 fuzz-grade: bootstrap

@@ -21,6 +21,16 @@ json() { jq -e "$1" <<<"$output" >/dev/null || { echo "not so: $1"; echo "$outpu
     json '[.seconds | .open, .right, .agree, .disagree, .sync, .repeat, .whole] | all(. >= 0)'
 }
 
+@test "a run of bf16: leg 0 is held to f32's bounds in f32 first, and both are told" {
+    run --separate-stderr "$cairn" check "$micro" --legs 0 --json kernels.precision=bf16
+    [ "$status" = 0 ]
+    json '.f32.right.calls > 100 and .f32.blocks.held == .blocks.held and .f32.right.values > 0 and .seconds.right_f32 >= 0'
+    is 0 "$cairn" check "$micro" --legs 0 --quiet kernels.precision=bf16
+    says "in f32 " "right "
+    run --separate-stderr "$cairn" check "$micro" --legs 0 --json
+    json '(.f32 | not) and (.seconds.right_f32 | not)'
+}
+
 @test "sync: by files and by what else the recipe may use; what is left out is named" {
     run --separate-stderr "$cairn" check "$micro" --legs 3 --json
     [ "$status" = 0 ]

@@ -124,12 +124,15 @@ static void sync_print(const json_t *r)
         printf("          by file alone: %s\n", why);
 }
 
-/* One screen. */
-static void report_print(const json_t *r, const struct cairn_error *err, enum cairn_status st)
+/* What leg 0 did: in f32 first, where the run computes in bf16 and there was room. */
+static void right_print(const json_t *r, const char *name)
 {
-    printf("%s\n", json_string_value(json_object_get(r, "numerics")));
+    const char *left_out = json_string_value(json_object_get(r, "left_out"));
+
+    if (left_out)
+        printf("%-9s left out, which hides small mistakes: %s\n", name, left_out);
     if (json_object_get(r, "right"))
-        printf("right     %.0f calls of ops over %.0f sequences, %.0f values; %.0f%% of the tolerance at most\n", number(r, "right", "calls"),
+        printf("%-9s %.0f calls of ops over %.0f sequences, %.0f values; %.0f%% of the tolerance at most\n", name, number(r, "right", "calls"),
                number(r, "right", "sequences"), number(r, "right", "values"), 100 * number(r, "right", "worst"));
     if (json_object_get(r, "late"))
         printf("          of %s (%.0f tokens) the choice of keys and attention of the last %.0f, %.0f calls\n",
@@ -138,6 +141,17 @@ static void report_print(const json_t *r, const struct cairn_error *err, enum ca
     if (json_object_get(r, "blocks"))
         printf("          %.0f blocks as the plain model has them; %.0f%% of the tolerance at most\n", number(r, "blocks", "held"),
                100 * number(r, "blocks", "worst"));
+}
+
+/* One screen. */
+static void report_print(const json_t *r, const struct cairn_error *err, enum cairn_status st)
+{
+    const char *numerics = json_string_value(json_object_get(r, "numerics")); /* absent: it came no further than leg 0 in f32 */
+
+    if (numerics)
+        printf("%s\n", numerics);
+    right_print(json_object_get(r, "f32"), "in f32");
+    right_print(r, "right");
     if (json_object_get(r, "reference"))
         printf("          %.0f tokens of the reference: off by %.3g on average, by %.3g at most\n", number(r, "reference", "tokens"),
                number(r, "reference", "mean"), number(r, "reference", "max"));

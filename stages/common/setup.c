@@ -5,15 +5,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum cairn_status cairn_setup_compute(struct cairn_compute *k, const struct cairn_recipe *r, int threads, int rank, struct cairn_error *err)
+/* What the recipe says of activations; NULL: the back-end's own. */
+static const char *precision(const struct cairn_recipe *r)
 {
-    const char *precision = cairn_recipe_str(r, "kernels.precision");
+    const char *v = cairn_recipe_str(r, "kernels.precision");
+
+    return strcmp(v, "auto") ? v : NULL;
+}
+
+static enum cairn_status compute_open(struct cairn_compute *k, const struct cairn_recipe *r, const char *act, int threads, int rank, struct cairn_error *err)
+{
     struct cairn_compute_opts o = {.backend = cairn_recipe_str(r, "kernels.backend"), .dsa = cairn_recipe_str(r, "kernels.dsa"),
-                                   .act = strcmp(precision, "auto") ? precision : NULL,
+                                   .act = act,
                                    .rank = rank,
                                    .threads = threads > 0 ? threads : (int)cairn_recipe_i64(r, "kernels.threads")};
 
     return cairn_compute_open(k, &o, err);
+}
+
+enum cairn_status cairn_setup_compute(struct cairn_compute *k, const struct cairn_recipe *r, int threads, int rank, struct cairn_error *err)
+{
+    return compute_open(k, r, precision(r), threads, rank, err);
+}
+
+enum cairn_status cairn_setup_compute_wide(struct cairn_compute *k, const struct cairn_recipe *r, int threads, int *narrow, struct cairn_error *err)
+{
+    const char *own = precision(r);
+    enum cairn_status st = compute_open(k, r, "f32", threads, 0, err);
+
+    *narrow = st == CAIRN_OK && (own ? strcmp(own, "f32") != 0 : k->backend->act != CAIRN_F32);
+    return st;
 }
 
 enum cairn_status cairn_setup_host(struct cairn_compute *k, const struct cairn_recipe *r, struct cairn_error *err)

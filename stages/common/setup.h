@@ -15,6 +15,8 @@
 /* kernels.backend, kernels.precision, kernels.dsa, kernels.threads (threads > 0 overrides). rank: among those of this node, which says
  * whose device it takes; 0 alone. */
 enum cairn_status cairn_setup_compute(struct cairn_compute *k, const struct cairn_recipe *r, int threads, int rank, struct cairn_error *err);
+/* The same in f32, whatever kernels.precision says. *narrow: 1 where the recipe itself would take another type. */
+enum cairn_status cairn_setup_compute_wide(struct cairn_compute *k, const struct cairn_recipe *r, int threads, int *narrow, struct cairn_error *err);
 /* Host memory, whatever the recipe computes on: for first weights, which have the same bits everywhere, so that a run can be made where
  * it will not be run. */
 enum cairn_status cairn_setup_host(struct cairn_compute *k, const struct cairn_recipe *r, struct cairn_error *err);

@@ -4,7 +4,8 @@
  * and once as the sampler has it (a policy directory, the paged cache). Both score the same fixed sequences, and:
  *
  *   leg 0  right      every op of a forward and backward against the plain reference, on the run's own numbers; every block against an
- *                     independent double-precision model made from the weights alone (plain.h); given log-probabilities, if there are any
+ *                     independent double-precision model made from the weights alone (plain.h); given log-probabilities, if there are any.
+ *                     A run that computes in bf16 is held to f32's bounds in f32 first, then to bf16's
  *   leg 1  agree      trainer and sampler give equal bits; otherwise the first layer, module and token that differ are named (trace.h)
  *   leg 2  disagree   the trainer's weights are changed; the stale sampler must be seen to disagree. The size of the change is taken from a
  *                     measured sensitivity; a change that cannot be seen makes the gate blind, which is a finding

@@ -110,33 +110,65 @@ out:
     return st;
 }
 
-enum cairn_status cairn_sides_open(struct cairn_sides *x, const struct cairn_check_opts *o, struct cairn_error *err)
+/* The run, and what it starts from. */
+static enum cairn_status run_open(struct cairn_sides *x, const char *dir, struct cairn_error *err)
 {
-    const struct cairn_recipe *r;
     enum cairn_status st = CAIRN_OK;
-    int fresh;
 
     memset(x, 0, sizeof *x);
     x->lock = -1;
-    TRY(cairn_run_open(&x->run, o->dir, err));
-    r = x->run->recipe;
-    x->temperature = (float)cairn_recipe_f64(r, "rollout.temperature");
-    x->page = (int)cairn_recipe_i64(r, "rollout.page");
+    TRY(cairn_run_open(&x->run, dir, err));
+    x->temperature = (float)cairn_recipe_f64(x->run->recipe, "rollout.temperature");
+    x->page = (int)cairn_recipe_i64(x->run->recipe, "rollout.page");
     if (!(x->base = cairn_run_path(x->run, "base")) || !(x->scratch = cairn_run_path(x->run, "log/check.scratch")))
         TRY(CAIRN_NOMEM(err));
     TRY(start_find(x, err));
-    TRY(scratch_make(x, err));
-    TRY(cairn_setup_compute(&x->k, r, o->threads, 0, err));
-    fresh = !strcmp(x->start, x->base) && cairn_recipe_has(r, "model.adapter");
-    TRY(cairn_trainer_open(&x->trainer, &x->k, r, &(struct cairn_trainer_start){.dir = x->start, .base = x->base, .fresh_adapter = fresh}, err));
+out:
+    return st;
+}
+
+/* On a device that is open: the trainer, and what it is to score. *fresh: its adapter is new, and no policy has it yet. */
+static enum cairn_status trainer_open(struct cairn_sides *x, int *fresh, struct cairn_error *err)
+{
+    const struct cairn_recipe *r = x->run->recipe;
+    enum cairn_status st = CAIRN_OK;
+
+    *fresh = !strcmp(x->start, x->base) && cairn_recipe_has(r, "model.adapter");
+    TRY(cairn_trainer_open(&x->trainer, &x->k, r, &(struct cairn_trainer_start){.dir = x->start, .base = x->base, .fresh_adapter = *fresh}, err));
     TRY(cairn_check_sequences_make(&x->q, &x->trainer.policy.config, x->page, 0, (uint64_t)cairn_recipe_i64(r, "run.seed"), err));
     TRY(cairn_trainer_reserve(&x->trainer, x->q.longest > DRAWN_MOST ? x->q.longest : DRAWN_MOST, x->q.tokens + 6 * DRAWN_MOST, 0, err));
+out:
+    return st;
+}
+
+enum cairn_status cairn_sides_open(struct cairn_sides *x, const struct cairn_check_opts *o, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int fresh;
+
+    TRY(run_open(x, o->dir, err));
+    TRY(scratch_make(x, err));
+    TRY(cairn_setup_compute(&x->k, x->run->recipe, o->threads, 0, err));
+    TRY(trainer_open(x, &fresh, err));
     if (fresh) /* a run whose first policy comes out of its warm start: the sampler begins with what sync makes of the fresh adapter */
         TRY(cairn_sides_sync(x, err));
     else
         TRY(cairn_policy_open(&x->policy, x->start, &(struct cairn_policy_opts){.base = x->base, .quiet = 1}, &x->k, err));
     TRY(sampler_open(x, err));
     TRY(code_load(x, err));
+out:
+    return st;
+}
+
+enum cairn_status cairn_sides_open_wide(struct cairn_sides *x, const struct cairn_check_opts *o, int *narrow, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int fresh;
+
+    TRY(run_open(x, o->dir, err));
+    TRY(cairn_setup_compute_wide(&x->k, x->run->recipe, o->threads, narrow, err));
+    if (*narrow)
+        TRY(trainer_open(x, &fresh, err));
 out:
     return st;
 }

@@ -44,6 +44,9 @@ struct cairn_sides {
 };
 
 enum cairn_status cairn_sides_open(struct cairn_sides *x, const struct cairn_check_opts *o, struct cairn_error *err);
+/* The trainer alone, on the run's back-end but with activations and weights of f32, for leg 0 of a run that computes in bf16. *narrow: whether
+ * this run does; 0: there is no such side, and x holds no model. To be closed either way. CAIRN_ENOSPACE: there is no memory for it. */
+enum cairn_status cairn_sides_open_wide(struct cairn_sides *x, const struct cairn_check_opts *o, int *narrow, struct cairn_error *err);
 void cairn_sides_close(struct cairn_sides *x);
 
 /* Log-probabilities of the sequences' tokens (q.at). */
