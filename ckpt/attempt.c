@@ -17,7 +17,6 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "ckpt/beneath.h"
-#include "ckpt/retention.h"
 
 #define EPOCH_BYTES 65536
 #define EPOCH_TRIES 10000
@@ -235,7 +234,6 @@ enum cairn_status cairn_attempt_begin(struct cairn_attempt **out, const char *di
     }
     TRY(attempt_new(&a, dir, opts, err));
     TRY(cairn_dir_make(a->epochs, err));
-    TRY(cairn_artefact_unmark(dir, err));
     TRY(take_epoch(a, err));
     if (!(a->dir = cairn_format("%s/a%lld", dir, (long long)a->epoch)))
         TRY(CAIRN_NOMEM(err));

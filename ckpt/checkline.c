@@ -43,6 +43,17 @@ enum cairn_status cairn_checked_hold(const char *text, size_t n, const char *whe
     return CAIRN_OK;
 }
 
+void cairn_checked_claim(const char *end, size_t n, char hex[33])
+{
+    const char *line = end + n - CHECK_LEN, *digits = line + sizeof CHECK_HEAD - 1;
+
+    hex[0] = 0;
+    if (n < CHECK_LEN || memcmp(line, CHECK_HEAD, sizeof CHECK_HEAD - 1) || memcmp(digits + 32, CHECK_TAIL, sizeof CHECK_TAIL - 1))
+        return;
+    memcpy(hex, digits, 32);
+    hex[32] = 0;
+}
+
 enum cairn_status cairn_checked_text(const json_t *obj, char **out, size_t *n, struct cairn_error *err)
 {
     struct cairn_str s = {0};

@@ -24,5 +24,8 @@ enum cairn_status cairn_checked_parse(json_t **out, const char *text, size_t n, 
 enum cairn_status cairn_checked_finish(struct cairn_str *s, char **out, size_t *n, struct cairn_error *err);
 /* Does the check hold? *covered: how much of the text lies before it. */
 enum cairn_status cairn_checked_hold(const char *text, size_t n, const char *where, size_t *covered, struct cairn_error *err);
+/* What the check line says with which these n bytes, the end of a text, end; "" if they end with none. Nothing is checked. */
+#define CAIRN_CHECK_BYTES 64 /* more than the line takes */
+void cairn_checked_claim(const char *end, size_t n, char hex[33]);
 
 #endif

@@ -21,11 +21,12 @@ struct cairn_manifest *cairn_manifest_create(const char *kind, int64_t step, con
     m->numerics = strdup("");
     m->layout = strdup("");
     m->version = strdup(cairn_build_version());
+    m->hollow = strdup("");
     m->step = step;
     m->content = json_object();
     m->info = json_object();
     m->aliases = json_object();
-    if (!m->kind || !m->run || !m->numerics || !m->layout || !m->version || !m->content || !m->info || !m->aliases) {
+    if (!m->kind || !m->run || !m->numerics || !m->layout || !m->version || !m->hollow || !m->content || !m->info || !m->aliases) {
         cairn_manifest_destroy(m);
         return NULL;
     }
@@ -52,6 +53,7 @@ void cairn_manifest_destroy(struct cairn_manifest *m)
     free(m->numerics);
     free(m->layout);
     free(m->version);
+    free(m->hollow);
     free(m);
 }
 
@@ -71,6 +73,11 @@ enum cairn_status cairn_manifest_set_fingerprint(struct cairn_manifest *m, const
     enum cairn_status st = replace(&m->numerics, numerics, err);
 
     return st == CAIRN_OK ? replace(&m->layout, layout, err) : st;
+}
+
+enum cairn_status cairn_manifest_set_hollow(struct cairn_manifest *m, const char *why, struct cairn_error *err)
+{
+    return replace(&m->hollow, why, err);
 }
 
 enum cairn_status cairn_manifest_add_input(struct cairn_manifest *m, const char *path, struct cairn_digest digest, struct cairn_error *err)

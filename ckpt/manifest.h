@@ -3,6 +3,7 @@
  * Format, version 1 (UTF-8 JSON, written by us in this order; a reader takes any order):
  *   {
  *     "format": "cairn manifest", "version": 1,
+ *     "hollow": "checkpoint.every",   only of an artefact that is collected from the first: why
  *     "kind": "policy", "step": 3, "run": "<uuid>",
  *     "identity": {"recipe": "<32 hex>", "inputs": [{"path": "policy/000002", "digest": "<32 hex>"}, ...]},
  *     "fingerprint": {"numerics": "...", "layout": "..."},
@@ -17,7 +18,8 @@
  *     "check": "<32 hex>"
  *   }
  * `check` is XXH3-128 of all bytes of the file before the line that holds it; that line and the closing brace are
- * byte for byte `  "check": "<hex>"\n}\n`, so that no bit of the file can change unseen. Above 512 shards a shard
+ * byte for byte `  "check": "<hex>"\n}\n`, so that no bit of the file can change unseen. "hollow" has its place behind "version", where a short
+ * read finds it; a shard that holds no data says `"hollow": true` behind its "identity". Above 512 shards a shard
  * has instead of "identity", "table" and "tensors": "index": ["a2/rank0000.json", "<XXH3-128 of that file>"], and the
  * file of that name holds the shard entry in the same form, with its own check (attempt.h writes it anyway).
  *
@@ -25,7 +27,7 @@
  *   the logical digest of every tensor (base/digest.h, tiles.h),
  *   XXH3-128 of "content\n" + canonical JSON of content,
  *   XXH3-128 of "alias\n" + alias + "\n" + tensor for every alias.
- * It does not depend on shards, order, epochs, times, hosts, version, fingerprint, run, step, kind or identity.
+ * It does not depend on shards, order, epochs, times, hosts, version, fingerprint, run, step, kind, identity or hollowness.
  *
  * A manifest from a newer version is refused by name. Loading checks all sizes against overflow and against the
  * file's size, all names, that every element of every tensor is covered exactly once, and the logical digest.
@@ -82,6 +84,7 @@ struct cairn_manifest {
     char *numerics, *layout;         /* fingerprint, opaque; "" if none */
     char *version;                   /* of the cairn that wrote it; "" : cairn_manifest_write puts this build's */
     int64_t epoch;                   /* of the attempt; 0 before */
+    char *hollow;                    /* "" : its shards hold their data; else why they do not: it is collected from the first */
     json_t *content, *info;          /* objects, owned; never NULL */
     json_t *aliases;                 /* object alias -> tensor, owned; never NULL */
     int nshards;
@@ -97,6 +100,7 @@ struct cairn_manifest *cairn_manifest_create(const char *kind, int64_t step, con
 void cairn_manifest_destroy(struct cairn_manifest *m);
 /* Setters copy; they fail only without memory. */
 enum cairn_status cairn_manifest_set_fingerprint(struct cairn_manifest *m, const char *numerics, const char *layout, struct cairn_error *err);
+enum cairn_status cairn_manifest_set_hollow(struct cairn_manifest *m, const char *why, struct cairn_error *err); /* at most 63 bytes */
 enum cairn_status cairn_manifest_add_input(struct cairn_manifest *m, const char *path, struct cairn_digest digest, struct cairn_error *err);
 enum cairn_status cairn_manifest_add_alias(struct cairn_manifest *m, const char *alias, const char *tensor, struct cairn_error *err);
 /* Takes the entry over (in any case). */
@@ -119,15 +123,23 @@ enum cairn_status cairn_manifest_parse(struct cairn_manifest **out, const char *
 /* DIR/MANIFEST.json. CAIRN_ENOINPUT "DIR: not committed" if it is absent. */
 enum cairn_status cairn_manifest_load(struct cairn_manifest **out, const char *dir, struct cairn_error *err);
 
-/* What a cheap look at MANIFEST.json gives without parsing the shards: kind, step, run and digest (check verified). */
+/* What a cheap look at MANIFEST.json gives without parsing the shards (check verified). */
 struct cairn_manifest_head {
     char kind[32];
     int64_t step;
     char run[64];
     struct cairn_digest digest;
     int64_t epoch;
+    char hollow[64];
 };
 enum cairn_status cairn_manifest_head(struct cairn_manifest_head *out, const char *dir, struct cairn_error *err);
+
+/* What its first and last bytes say, however large it is. Nothing of it is checked: whoever relies on a manifest loads it. */
+struct cairn_manifest_glance {
+    int hollow;
+    char check[33]; /* one manifest's own: two of the same content differ in epoch and times. "": it does not end as one */
+};
+enum cairn_status cairn_manifest_glance(struct cairn_manifest_glance *out, const char *dir, struct cairn_error *err); /* CAIRN_ENOINPUT: none there */
 
 /* Text of one shard entry, with its own check line ("format": "cairn shard"), and back. `file` of a parsed entry is as
  * written. For adoption, for index files, and to send an entry from rank to rank. */

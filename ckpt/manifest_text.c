@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/build.h"
 #include "base/checked.h"
@@ -44,6 +45,8 @@ static void put_dims(struct cairn_str *s, int n, const int64_t *v)
 static void put_entry_body(struct cairn_str *s, const struct cairn_shard_entry *e, int indent)
 {
     put_member(s, "identity", e->identity);
+    if (e->hollow)
+        cairn_str_puts(s, ", \"hollow\": true");
     cairn_str_printf(s, ",\n%*s\"table\": [%lld, %lld, ", indent, "", (long long)e->table_at, (long long)e->tiles);
     put_hex(s, e->table_digest);
     cairn_str_printf(s, "],\n%*s\"tensors\": [", indent, "");
@@ -117,6 +120,10 @@ enum cairn_status cairn_manifest_text(const struct cairn_manifest *m, char **out
     struct cairn_str s = {0};
 
     cairn_str_printf(&s, "{\n  \"format\": \"cairn manifest\", \"version\": %d,\n  ", CAIRN_MANIFEST_VERSION);
+    if (m->hollow[0]) {
+        put_member(&s, "hollow", m->hollow);
+        cairn_str_puts(&s, ",\n  ");
+    }
     put_member(&s, "kind", m->kind);
     cairn_str_printf(&s, ", \"step\": %lld, ", (long long)m->step);
     put_member(&s, "run", m->run);
@@ -278,6 +285,7 @@ static enum cairn_status get_entry_body(const json_t *obj, struct cairn_shard_en
     int64_t bytes;
 
     TRY(get_string(obj, "identity", &e->identity, where, err));
+    e->hollow = json_is_true(json_object_get(obj, "hollow"));
     TRY(cairn_json_array(obj, "table", &table, where, err));
     if (json_array_size(table) != 3 || !get_count(json_array_get(table, 0), 0, &e->table_at) ||
         !get_count(json_array_get(table, 1), 0, &e->tiles) || !cairn_mul_i64(e->tiles, 16, &bytes) ||
@@ -378,6 +386,10 @@ static enum cairn_status get_head(const json_t *obj, struct cairn_manifest *m, c
     if (strlen(m->run) > 63)
         TRY(cairn_fail(err, CAIRN_EDATA, "%s: key \"run\": too long", where));
     TRY(cairn_json_i64(obj, "epoch", 0, INT64_MAX, &m->epoch, where, err));
+    if (json_object_get(obj, "hollow"))
+        TRY(get_string(obj, "hollow", &m->hollow, where, err));
+    if (strlen(m->hollow) > 63)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: key \"hollow\": too long", where));
     TRY(get_hex(json_object_get(obj, "digest"), &m->digest, "digest", where, err));
 out:
     return st;
@@ -530,10 +542,37 @@ enum cairn_status cairn_manifest_head(struct cairn_manifest_head *out, const cha
     out->step = m->step;
     out->digest = m->digest;
     out->epoch = m->epoch;
+    snprintf(out->hollow, sizeof out->hollow, "%s", m->hollow);
 out:
     json_decref(obj);
     cairn_manifest_destroy(m);
     free(text);
     free(where);
+    return st;
+}
+
+enum cairn_status cairn_manifest_glance(struct cairn_manifest_glance *out, const char *dir, struct cairn_error *err)
+{
+    static const char mark[] = ",\n  \"hollow\": \""; /* as in cairn_manifest_head */
+    enum cairn_status st = CAIRN_OK;
+    char head[128], end[CAIRN_CHECK_BYTES];
+    int missing, fd = -1;
+    size_t n, nend;
+    int64_t size;
+
+    *out = (struct cairn_manifest_glance){0};
+    st = cairn_beneath_open(dir, CAIRN_MANIFEST_NAME, &fd, &size, &missing, err);
+    if (st == CAIRN_EDATA && missing)
+        st = cairn_fail(err, CAIRN_ENOINPUT, "%s: not committed", dir);
+    TRY(st);
+    n = size < (int64_t)sizeof head ? (size_t)size : sizeof head;
+    nend = size < (int64_t)sizeof end ? (size_t)size : sizeof end;
+    TRY(cairn_fd_pread_all(fd, head, n, 0, dir, err));
+    TRY(cairn_fd_pread_all(fd, end, nend, size - (int64_t)nend, dir, err));
+    out->hollow = memmem(head, n, mark, sizeof mark - 1) != NULL;
+    cairn_checked_claim(end, nend, out->check);
+out:
+    if (fd >= 0)
+        close(fd);
     return st;
 }

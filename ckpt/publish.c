@@ -100,6 +100,8 @@ static enum cairn_status shards_there(const struct cairn_attempt *a, const struc
         int64_t size;
         int fd;
 
+        if (e->hollow && !m->hollow[0])
+            TRY(cairn_fail(err, CAIRN_EBUG, "%s: shard %s is hollow, and its manifest does not say so", a->root, e->file));
         if (!cairn_starts_with(e->file, prefix))
             TRY(cairn_fail(err, CAIRN_EBUG, "%s: shard %s is not of attempt %lld", a->root, e->file, (long long)a->epoch));
         for (int j = 0; j < i && m->nshards <= CAIRN_MANIFEST_MAX_INLINE; j++)

@@ -49,7 +49,7 @@ enum cairn_status cairn_reader_open(struct cairn_reader **out, const char *dir, 
     TRY(cairn_manifest_load(&r->m, dir, err));
     if (expect)
         TRY(check_expected(r->m, dir, expect, err));
-    if (cairn_artefact_collected(dir) && !cairn_artefact_pinned(dir)) {
+    if (r->m->hollow[0] || (cairn_artefact_collected(dir) && !cairn_artefact_pinned(dir))) {
         char *why = cairn_artefact_collected_why(dir);
 
         st = cairn_fail(err, CAIRN_ENOINPUT, "%s: step %lld (%s) was collected: %s", dir, (long long)r->m->step, r->m->kind,

@@ -1,4 +1,4 @@
-/* retention.c - see retention.h. Removes only a<N> of artefacts that carry the marker. */
+/* retention.c - see retention.h. Removes only a<N> of artefacts that are marked, or hollow. */
 #include "ckpt/retention.h"
 
 #include <dirent.h>
@@ -25,30 +25,68 @@ int cairn_artefact_collected(const char *dir)
     return cairn_artefact_collected_look(dir, &collected, NULL) == CAIRN_OK && collected;
 }
 
+/* A marker of the manifest that is there, or of none that can be told. Only what is whole on both sides says otherwise: then it is left from an
+ * artefact that was dropped in this place. */
+static enum cairn_status marker_counts(const char *dir, const char *text, size_t n, int *counts, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_manifest_glance glance;
+    struct cairn_manifest_head head;
+    json_t *obj = NULL;
+    const char *of;
+
+    *counts = 1;
+    if (cairn_checked_parse(&obj, text, n, CAIRN_COLLECTED_NAME, NULL) != CAIRN_OK ||
+        cairn_json_string(obj, "manifest", &of, CAIRN_COLLECTED_NAME, NULL) != CAIRN_OK)
+        goto out;
+    st = cairn_manifest_glance(&glance, dir, err);
+    if (st == CAIRN_OK && strcmp(of, glance.check) && (st = cairn_manifest_head(&head, dir, err)) == CAIRN_OK)
+        *counts = 0;
+    if (st == CAIRN_ENOINPUT || st == CAIRN_EDATA)
+        st = CAIRN_OK;
+out:
+    json_decref(obj);
+    return st;
+}
+
 enum cairn_status cairn_artefact_collected_look(const char *dir, int *collected, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    char *path = cairn_path_join(dir, CAIRN_COLLECTED_NAME);
+    struct cairn_manifest_glance glance;
+    char *text = NULL;
+    int missing;
+    size_t n;
 
     *collected = 0;
-    if (!path)
-        TRY(CAIRN_NOMEM(err));
-    if (!access(path, F_OK))
-        *collected = 1;
-    else if (errno != ENOENT && errno != ENOTDIR)
-        TRY(cairn_fail_errno(err, errno, "stat %s", path));
+    st = cairn_beneath_read(dir, CAIRN_COLLECTED_NAME, MARKER_BYTES, &text, &n, &missing, err);
+    if (st == CAIRN_OK) {
+        TRY(marker_counts(dir, text, n, collected, err));
+    } else if (st == CAIRN_EDATA) { /* none, or no proper one: that counts */
+        st = CAIRN_OK;
+        *collected = !missing;
+    }
+    TRY(st);
+    if (*collected)
+        goto out;
+    st = cairn_manifest_glance(&glance, dir, err);
+    *collected = st == CAIRN_OK && glance.hollow;
+    if (st == CAIRN_ENOINPUT || st == CAIRN_EDATA)
+        st = CAIRN_OK;
 out:
-    free(path);
+    free(text);
     return st;
 }
 
 char *cairn_artefact_collected_why(const char *dir)
 {
+    struct cairn_manifest_head head;
     char *text = NULL, *why = NULL;
     json_t *obj = NULL;
     const char *s;
     size_t n;
 
+    if (cairn_manifest_head(&head, dir, NULL) == CAIRN_OK && head.hollow[0])
+        return strdup(head.hollow);
     if (cairn_beneath_read(dir, CAIRN_COLLECTED_NAME, MARKER_BYTES, &text, &n, NULL, NULL) == CAIRN_OK &&
         cairn_checked_parse(&obj, text, n, CAIRN_COLLECTED_NAME, NULL) == CAIRN_OK &&
         cairn_json_string(obj, "reason", &s, CAIRN_COLLECTED_NAME, NULL) == CAIRN_OK)
@@ -58,14 +96,18 @@ char *cairn_artefact_collected_why(const char *dir)
     return why ? why : strdup("");
 }
 
-static enum cairn_status put_marker(const char *dir, const char *reason, struct cairn_error *err)
+enum cairn_status cairn_artefact_mark(const char *dir, const char *reason, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     char *text = NULL, *path = cairn_path_join(dir, CAIRN_COLLECTED_NAME);
     json_t *obj = json_pack("{s:s, s:f}", "reason", reason ? reason : "", "wall", cairn_wall_s());
+    struct cairn_manifest_glance glance;
     size_t n;
 
     if (!path || !obj)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_manifest_glance(&glance, dir, err));
+    if (glance.check[0] && json_object_set_new(obj, "manifest", json_string(glance.check)))
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_checked_text(obj, &text, &n, err));
     st = cairn_file_replace(path, text, n, err); /* durable before the first shard goes */
@@ -75,30 +117,6 @@ out:
     json_decref(obj);
     free(path);
     free(text);
-    return st;
-}
-
-enum cairn_status cairn_artefact_collect_ahead(const char *dir, const char *reason, struct cairn_error *err)
-{
-    if (cairn_artefact_committed(dir))
-        return cairn_fail(err, CAIRN_EFENCED, "%s: committed already", dir);
-    return put_marker(dir, reason, err);
-}
-
-enum cairn_status cairn_artefact_unmark(const char *dir, struct cairn_error *err)
-{
-    char *path = cairn_path_join(dir, CAIRN_COLLECTED_NAME);
-    enum cairn_status st = CAIRN_OK;
-
-    if (!path)
-        return CAIRN_NOMEM(err);
-    if (cairn_artefact_committed(dir) || (unlink(path) && errno == ENOENT))
-        goto out;
-    if (cairn_path_exists(path))
-        TRY(cairn_fail_errno(err, errno, "remove %s", path));
-    TRY(cairn_dir_sync(dir, err));
-out:
-    free(path);
     return st;
 }
 
@@ -259,7 +277,7 @@ enum cairn_status cairn_artefact_collect(const char *dir, const struct cairn_ret
             TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s: not committed, so there is nothing to collect", dir));
         TRY(pinned_by_the_living(dir, r, &held, err));
         if (!held)
-            TRY(put_marker(dir, r ? r->reason : NULL, err));
+            TRY(cairn_artefact_mark(dir, r ? r->reason : NULL, err));
     }
     /* A reader may have come before the marker, whoever put it down: who pins now sees it. The marker never goes again, since another
      * collector may be at work behind it; the data wait for the pin to go. */
@@ -276,17 +294,19 @@ out:
 enum cairn_status cairn_artefact_drop(const char *dir, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    char *manifest = cairn_path_join(dir, CAIRN_MANIFEST_NAME);
+    char *manifest = cairn_path_join(dir, CAIRN_MANIFEST_NAME), *marker = cairn_path_join(dir, CAIRN_COLLECTED_NAME);
 
-    if (!manifest)
-        return CAIRN_NOMEM(err);
+    if (!manifest || !marker)
+        TRY(CAIRN_NOMEM(err));
     if (!unlink(manifest))
         TRY(cairn_dir_sync(dir, err));
     else if (errno != ENOENT && errno != ENOTDIR)
         TRY(cairn_fail_errno(err, errno, "remove %s", manifest));
+    unlink(marker); /* first of the rest: a marker alone looks as if a manifest had been lost */
     TRY(cairn_tree_remove(dir, err));
 out:
     free(manifest);
+    free(marker);
     return st;
 }
 

@@ -1,10 +1,12 @@
 /* retention.h - which generations stay, and how one goes: marker first, shards last, manifest never.
  *
- * Collection writes ARTEFACT/COLLECTED durably (JSON: reason, time), keeps MANIFEST.json, then removes a<N>. Killed
- * anywhere in between, the artefact counts as collected and the next collection finishes the work. Readers pin
+ * Collection writes ARTEFACT/COLLECTED durably (JSON: reason, time, the check of the manifest), keeps MANIFEST.json, then removes a<N>. Killed
+ * anywhere in between, the artefact counts as collected and the next collection finishes the work. A marker counts only beside the manifest that it
+ * names: what a drop that was killed leaves means nothing to what is made in its place. So nobody ever takes one away. Readers pin
  * ARTEFACT/pin/NAME before they open; a collector that meets a living pin leaves the data alone. If the pin came while the marker was being put
  * down, the marker stays (it never goes again: another collector may be at work behind it), the artefact can be read as long as it is pinned,
  * and a later collection finishes.
+ * An artefact whose shards are hollow (shard.h) is collected from the first: its manifest says so, and one link commits both. It needs no marker.
  * Never leaves zero valid generations: what is kept is looked at (manifest and sizes, or all bytes) before anything goes.
  */
 #ifndef CAIRN_CKPT_RETENTION_H
@@ -39,21 +41,17 @@ void cairn_retention_plan(const struct cairn_retention *r, const int64_t *step, 
 enum cairn_status cairn_retention_apply(const struct cairn_retention *r, const struct cairn_generation *gen, int n, int *collected,
                                         struct cairn_error *err);
 
-int cairn_artefact_collected(const char *dir); /* 1: the marker exists; 0: it does not, or it cannot be told */
+int cairn_artefact_collected(const char *dir); /* 1: marked, or hollow; 0: it is not, or it cannot be told */
 /* The same for those who must know: an error where it cannot be told. */
 enum cairn_status cairn_artefact_collected_look(const char *dir, int *collected, struct cairn_error *err);
 int cairn_artefact_pinned(const char *dir);    /* 1: there is a pin, whoever's, or it cannot be told */
-/* The marker's reason, malloc'ed; "" if the marker cannot be read. */
+/* The reason, malloc'ed; "" if it cannot be read. */
 char *cairn_artefact_collected_why(const char *dir);
 /* Collects one; no question asked but pins: *pinned = 1 (may be NULL) and the data left if there is a living one. */
 enum cairn_status cairn_artefact_collect(const char *dir, const struct cairn_retention *r, int *pinned, struct cairn_error *err);
 
-/* Before the commit of an artefact whose shards are hollow (shard.h): marks it as collected, so that nobody ever takes its files for data;
- * cairn_artefact_collect behind the commit removes them. An attempt that begins where nothing is committed takes such a mark away. CAIRN_EFENCED:
- * committed by another meanwhile. */
-enum cairn_status cairn_artefact_collect_ahead(const char *dir, const char *reason, struct cairn_error *err);
-/* Takes the mark away where nothing is committed. */
-enum cairn_status cairn_artefact_unmark(const char *dir, struct cairn_error *err);
+/* Only the marker, for who sees to pins and shards himself. CAIRN_ENOINPUT: not committed. */
+enum cairn_status cairn_artefact_mark(const char *dir, const char *reason, struct cairn_error *err);
 
 /* Removes an artefact altogether, its manifest first, so that what a kill leaves is not committed: for sub-artefacts that
  * their parent's commit has made worthless. Missing is fine. The directory itself goes too. */

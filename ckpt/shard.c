@@ -76,6 +76,7 @@ static enum cairn_status entry_of(const struct cairn_shard *w, struct cairn_shar
     if (ok) {
         e->file = strdup(w->file);
         e->identity = strdup(w->identity);
+        e->hollow = w->hollow;
         e->size = w->image.size;
         e->table_at = w->table_at;
         e->tiles = w->no_tiles ? 0 : w->tiles;

@@ -35,6 +35,7 @@
 struct cairn_shard_entry {
     char *file;                 /* path inside of the artefact: "a3/rank0000.h5", or "rank0000.h5" as written */
     char *identity;             /* what the shard is made from, the caller's word ("" if none): adoption compares it */
+    int hollow;                 /* 1: the file does not hold its data (opts.hollow) */
     int64_t size;               /* bytes of the file */
     struct cairn_digest digest; /* XXH3-128 of the whole file */
     int64_t table_at;           /* byte offset of the tile table; 0 if there is none */

@@ -159,7 +159,7 @@ saved() { # DIR: steps whose trainer state has its shards, in one line
         done
         is 0 "$cairn" run "$micro" --run "$dir-$mode" "${long[@]}" run.mode="$mode" checkpoint.every=30
         says "until checkpoint.every saves it: training again from step 1 on"
-        grep -q checkpoint.every "$dir-$mode/step/000003/train/COLLECTED"
+        grep -q '"hollow": "checkpoint.every"' "$dir-$mode/step/000003/train/MANIFEST.json"
         diff "$BATS_TEST_TMPDIR/long" <("$cairn" digest "$dir-$mode")
     done
 }

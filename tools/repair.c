@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/file.h"
 #include "base/str.h"
 #include "ckpt/attempt.h"
@@ -224,7 +223,8 @@ static enum cairn_status drop(struct node *v, char *why, struct cairn_error *err
     return CAIRN_OK;
 }
 
-/* Sorts what is bad into what is dropped, what is only mended, and what is left. small: paths of files to move, relative to RUN. */
+/* Sorts what is bad into what is dropped, what is only mended, and what is left. small: paths of files to move, relative to RUN.
+ * markers: directories of artefacts whose marker is written anew. */
 static enum cairn_status sort_out(struct graph *g, const json_t *bad, json_t *small, json_t *markers, struct cairn_repair_result *out,
                                   struct cairn_error *err)
 {
@@ -249,7 +249,7 @@ static enum cairn_status sort_out(struct graph *g, const json_t *bad, json_t *sm
             free(relative);
             TRY(note(out->mended, path, "taken away; nobody needs it any more", err));
         } else if (v->readable && v->collected && !strcmp(rel, CAIRN_COLLECTED_NAME)) {
-            if (json_array_append_new(markers, json_string(path)))
+            if (json_array_append_new(markers, json_string(v->dir)))
                 TRY(CAIRN_NOMEM(err));
             TRY(note(out->mended, path, "written anew", err));
         } else if (v->collected) {
@@ -425,34 +425,17 @@ static int inside_dropped(const struct graph *g, const struct node *v)
     return inside;
 }
 
-static enum cairn_status marker_write(const char *path, const char *reason, struct cairn_error *err)
-{
-    enum cairn_status st = CAIRN_OK;
-    json_t *o = json_pack("{s:s, s:f}", "reason", reason, "wall", cairn_wall_s());
-    char *text = NULL;
-    size_t n;
-
-    if (!o)
-        TRY(CAIRN_NOMEM(err));
-    TRY(cairn_checked_text(o, &text, &n, err));
-    TRY(cairn_file_replace(path, text, n, err));
-out:
-    json_decref(o);
-    free(text);
-    return st;
-}
-
 /* The marker first, then the shards: killed in between, it is collected, and the next collection finishes it. */
 static enum cairn_status set_aside(const struct cairn_run *run, const char *quarantine, const char *path, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    char *dir = cairn_run_path(run, path), *marker = dir ? cairn_path_join(dir, CAIRN_COLLECTED_NAME) : NULL, *sub = NULL;
+    char *dir = cairn_run_path(run, path), *sub = NULL;
     int64_t *attempts = NULL;
     size_t n = 0;
 
-    if (!marker)
+    if (!dir)
         TRY(CAIRN_NOMEM(err));
-    TRY(marker_write(marker, "damaged; cairn verify --repair has taken it to quarantine", err));
+    TRY(cairn_artefact_mark(dir, "damaged; cairn verify --repair has taken it to quarantine", err));
     TRY(cairn_attempt_numbers(dir, "a", &attempts, &n, err));
     for (size_t i = 0; i < n; i++) {
         free(sub);
@@ -463,7 +446,6 @@ static enum cairn_status set_aside(const struct cairn_run *run, const char *quar
 out:
     free(attempts);
     free(dir);
-    free(marker);
     free(sub);
     return st;
 }
@@ -478,7 +460,7 @@ static enum cairn_status act(const struct cairn_run *run, struct cairn_repair_re
 
     if (!all || json_array_extend(all, out->collected) || json_array_extend(all, out->mended))
         TRY(CAIRN_NOMEM(err));
-    json_array_foreach((json_t *)markers, i, v) TRY(marker_write(json_string_value(v), "collected; the marker was rewritten by cairn verify --repair", err));
+    json_array_foreach((json_t *)markers, i, v) TRY(cairn_artefact_mark(json_string_value(v), "collected; the marker was rewritten by cairn verify --repair", err));
     if (!json_array_size(out->dropped) && !json_array_size(small) && !json_array_size(out->collected))
         goto out;
     TRY(cairn_quarantine_open(&dir, run->dir, all, err));

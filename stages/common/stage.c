@@ -13,7 +13,7 @@
 #include "ckpt/retention.h"
 #include "stages/common/ranks.h"
 
-#define HOLLOW "checkpoint.every" /* reason why an artefact was collected from the first */
+#define HOLLOW "checkpoint.every" /* why an artefact is collected from the first */
 
 /* ---- what the work uses ------------------------------------------------------------------------------------------------ */
 
@@ -194,11 +194,10 @@ static enum cairn_status commit(struct cairn_stage_ctx *ctx, struct cairn_error 
     if (ctx->world->size > 1)
         json_object_set_new(info, "ranks", json_integer(ctx->world->size));
     if (ctx->hollow)
-        TRY(cairn_artefact_collect_ahead(ctx->dir, HOLLOW, err));
-    st = cairn_attempt_commit(ctx->attempt, ctx->manifest, err);
-    if (ctx->hollow && st == CAIRN_OK)
-        st = cairn_artefact_collect(ctx->dir, &(struct cairn_retention){.reason = HOLLOW}, NULL, err);
-    TRY(st);
+        TRY(cairn_manifest_set_hollow(ctx->manifest, HOLLOW, err));
+    TRY(cairn_attempt_commit(ctx->attempt, ctx->manifest, err));
+    if (ctx->hollow && cairn_artefact_collected(ctx->dir)) /* another attempt may have been first with its data: those stay */
+        TRY(cairn_artefact_collect(ctx->dir, NULL, NULL, err));
     event_tell(ctx, "committed", NULL);
 out:
     return st;

@@ -202,25 +202,42 @@ static void pins(void **state)
     assert_int_equal(pinned, 1);
 }
 
-/* Marked before its commit it counts as collected from the first; an attempt that finds a mark and no manifest takes the mark away; behind a
- * commit nobody puts one down ahead. */
-static void collected_from_the_first(void **state)
+/* What a drop that was killed leaves beside no manifest is not the marker of what is made in its place. Whatever of the two is damaged: it counts. */
+static void marker_of_another(void **state)
 {
-    char dir[700];
+    char dir[700], marker[800], manifest[800];
+    int64_t size;
 
     (void)state;
-    snprintf(dir, sizeof dir, "%s", at("ahead"));
-    ok(cairn_dir_make(dir, err));
-    ok(cairn_artefact_collect_ahead(dir, "hollow", err));
-    assert_true(cairn_artefact_collected(dir) && !cairn_artefact_committed(dir));
-    ok(commit_small(dir, 1, 1, err)); /* begins with data */
-    assert_true(!cairn_artefact_collected(dir) && cairn_artefact_committed(dir));
-    fails(CAIRN_EFENCED, "committed already", cairn_artefact_collect_ahead(dir, "hollow", err));
-    assert_false(cairn_artefact_collected(dir));
-    ok(cairn_artefact_unmark(dir, err));
+    snprintf(dir, sizeof dir, "%s", at("another"));
+    snprintf(marker, sizeof marker, "%s/%s", dir, CAIRN_COLLECTED_NAME);
+    snprintf(manifest, sizeof manifest, "%s/%s", dir, CAIRN_MANIFEST_NAME);
+    fails(CAIRN_ENOINPUT, "not committed", cairn_artefact_mark(dir, "too early", err));
+    ok(commit_small(dir, 1, 1, err));
     ok(cairn_artefact_collect(dir, &(struct cairn_retention){.reason = "gone"}, NULL, err));
-    ok(cairn_artefact_unmark(dir, err)); /* the mark of a committed one stays */
     assert_true(cairn_artefact_collected(dir));
+    assert_int_equal(unlink(manifest), 0);
+    assert_true(cairn_artefact_collected(dir)); /* of a lost one, for all that anybody knows */
+    ok(commit_small(dir, 1, 1, err)); /* the same again, made at another time */
+    assert_true(cairn_path_exists(marker) && !cairn_artefact_collected(dir));
+    ok(cairn_verify_tree(dir, NULL, NULL, err));
+    ok(cairn_artefact_pin(dir, "reader", err));
+    ok(cairn_artefact_unpin(dir, "reader", err));
+    size = cairn_file_size(marker);
+    for (int64_t i = 0; i < size; i++) { /* a damaged one is nobody's */
+        flip(marker, i, 3);
+        assert_true(cairn_artefact_collected(dir));
+        flip(marker, i, 3);
+    }
+    assert_false(cairn_artefact_collected(dir));
+    ok(cairn_artefact_collect(dir, &(struct cairn_retention){.reason = "gone again"}, NULL, err));
+    assert_true(cairn_artefact_collected(dir));
+    size = cairn_file_size(manifest);
+    for (int64_t i = 0; i < size; i++) {
+        flip(manifest, i, 3);
+        assert_true(cairn_artefact_collected(dir));
+        flip(manifest, i, 3);
+    }
 }
 
 /* Killed anywhere during a collection: each generation is whole or collected, the kept ones are whole, and the next
@@ -275,7 +292,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans), cmocka_unit_test(applies), cmocka_unit_test(damaged_ones_use_no_place), cmocka_unit_test(never_zero),
-        cmocka_unit_test(pins),  cmocka_unit_test(killed_in_between), cmocka_unit_test(collected_from_the_first), cmocka_unit_test(drops),
+        cmocka_unit_test(pins),  cmocka_unit_test(killed_in_between), cmocka_unit_test(marker_of_another), cmocka_unit_test(drops),
     };
 
     return cmocka_run_group_tests(tests, scratch_up, scratch_down);
