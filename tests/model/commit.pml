@@ -7,15 +7,20 @@
  * The disk: a name or a file's bytes that were not fsynced may or may not be there after the power went, each for itself. What every
  * attempt writes is different on purpose (its epoch), so that nothing mixed goes unseen.
  *
+ * HOLLOWS: attempts may be hollow, collected from the first (retention.h). RECOLLECTORS: generation 2 was made, collected and dropped before, its
+ * marker is left, and these collect what is made in its place.
+ *
  * Claims (checked by assert and by spin's search for dead ends):
  *   one publication    MANIFEST.json is never replaced; what an attempt told to be committed is there for ever, the same
  *   no torn, no mixed  a reader of a committed generation finds the bytes that its manifest names, or the marker
+ *   kept               what was committed with its data has them until a collector comes for it
  *   never zero valid   generation 1 or generation 2 is whole at any moment, and after any loss of power
  *   progress           the attempt with the highest epoch, if nothing happens to it, leaves a committed generation 2
  *
  * Variants (-D...) break one step each; tests/model/commit.t expects spin to find an error in every one of them:
  *   DROP_MANIFEST_FSYNC DROP_DIR_FSYNC DROP_SHARD_FSYNC RENAME_PUBLISHES COLLECT_BEFORE_MARKER DROP_MARKER_FSYNC NO_SECOND_LOOK_FOR_PINS
  *   FINISH_WITHOUT_LOOK MARKER_TAKEN_BACK (two collectors) KEEP_UNSETTLED ADOPT_BY_RENAME ADOPT_UNCHECKED LOSER_TIDIES FORGET_SETTLE
+ *   HOLLOW_BY_MARKER HOLLOW_LOSER_COLLECTS (hollow attempts) MARKER_TAKEN_AWAY MARKER_OF_ANY (recollectors)
  */
 #ifndef ATTEMPTS
 #define ATTEMPTS 3
@@ -25,6 +30,12 @@
 #endif
 #ifndef COLLECTORS
 #define COLLECTORS 1
+#endif
+#ifndef HOLLOWS
+#define HOLLOWS 0
+#endif
+#ifndef RECOLLECTORS
+#define RECOLLECTORS 0
 #endif
 #ifndef KILLS
 #define KILLS 1
@@ -51,6 +62,9 @@ byte names[N];              /* the inode that it names */
 byte manifest;              /* MANIFEST.json: hard link to .MANIFEST.<this>; 0: not committed */
 byte manifest_name;         /* what of that is durable */
 bit torn;                   /* its bytes were lost */
+bit hollow[N];              /* what .MANIFEST.e says */
+#define DROPPED N
+byte new_marker = (RECOLLECTORS -> DROPPED : 0); /* generation 2: COLLECTED, by the manifest that it names; 0: none */
 
 bit old_shard = 1;          /* generation 1: a1/rank0000.h5 */
 bit old_shard_gone;         /* and that is durable */
@@ -63,10 +77,34 @@ byte pins;                  /* living pins on generation 1 */
 byte boot;                  /* power cuts so far */
 byte kills;                 /* of processes */
 byte told;                  /* the epoch that somebody was told to be committed */
+bit collected;              /* generation 2, by a collector */
 bit dead[N];                /* the process that took this epoch was killed, or lost its power */
 byte begun, ended;          /* attempts that have */
 
+#ifdef HOLLOW_BY_MARKER /* marked ahead of the commit, and whoever begins where nothing is committed takes the mark away */
+#define MARKER_TAKEN_AWAY
+#define MARK_AHEAD if :: hollow[e] && !manifest -> new_marker = e :: else fi
+#define MARK_AGAIN new_marker = manifest
+#define SAYS_HOLLOW(e) false
+#else
+#define MARK_AHEAD skip
+#define MARK_AGAIN skip
+#define SAYS_HOLLOW(e) hollow[e]
+#endif
+#ifdef MARKER_TAKEN_AWAY
+#define MARKER_OF_ANY
+#define UNMARK_STEP step(new_marker = 0);
+#else
+#define UNMARK_STEP
+#endif
+#ifdef MARKER_OF_ANY
+#define MARKED_NEW (new_marker)
+#else
+#define MARKED_NEW (new_marker == manifest)
+#endif
+
 #define OLD_VALID (old_shard && !marker)
+#define NEW_COLLECTED (manifest && !torn && (SAYS_HOLLOW(manifest) || MARKED_NEW)) /* cairn_artefact_collected_look */
 #define NEW_VALID (manifest && !torn && shard[manifest] && shard[manifest] == names[manifest] && bytes[names[manifest]] == FULL)
 
 /* One step: what others cannot come between. Or the process is killed before it, or finds that the power was gone. */
@@ -132,8 +170,28 @@ inline cairn_attempt_check() {
 #ifdef LOSER_TIDIES
 #define YIELD won = e; i = 1; next_left(); goto tidying
 #else
-#define YIELD goto fenced
+#define YIELD goto yielded
 #endif
+#ifdef HOLLOW_LOSER_COLLECTS
+#define COLLECTS true
+#define MARK_UNLESS_COLLECTED if :: !NEW_COLLECTED -> new_marker = manifest :: else fi
+#else
+#ifdef HOLLOW_BY_MARKER
+#define COLLECTS true
+#define MARK_UNLESS_COLLECTED MARK_AGAIN
+#else
+#define COLLECTS NEW_COLLECTED
+#define MARK_UNLESS_COLLECTED skip
+#endif
+#endif
+
+/* What a stage does behind the commit of its hollow artefact, whoever was first with it: cairn_artefact_collect, if that one is hollow. */
+inline collect_hollow() {
+    if
+    :: hollow[e] && COLLECTS -> MARK_UNLESS_COLLECTED; shard[manifest] = 0
+    :: else
+    fi
+}
 
 /* The newest finished shard of another attempt, its digest checked; 0: none. A digest that held goes on to hold: that the name is gone
  * by the time of the link is the same as not having found it. */
@@ -214,6 +272,7 @@ proctype attempt(byte nth) {
          od;
          i = 0
     };
+    UNMARK_STEP
     do /* take_epoch: create_whole until a name was free; cairn_dir_sync(epochs), mkdir a<e>, cairn_dir_sync(root) */
     :: step(e++;
             assert(e < N);
@@ -222,15 +281,19 @@ proctype attempt(byte nth) {
             :: else
             fi)
     od;
-    step(cairn_attempt_adopt();
-         if
-         :: from -> bring()
-         :: else -> shard[e] = e; bytes[e] = FULL; bytes_synced[e] = 0; ENTRY_TOO_EARLY /* cairn_attempt_shard, cairn_shard_write */
+    step(if
+         :: HOLLOWS -> hollow[e] = 1; shard[e] = e /* cairn_attempt_shard, cairn_shard_tell */
+         :: cairn_attempt_adopt();
+            if
+            :: from -> bring()
+            :: else -> shard[e] = e; bytes[e] = FULL; bytes_synced[e] = 0; ENTRY_TOO_EARLY /* cairn_attempt_shard, cairn_shard_write */
+            fi
          fi);
     step(/* cairn_shard_finish: fsync (what was adopted is synced already). record: the entry, fsynced, cairn_dir_sync(a<e>). The directory may
           * have been tidied away: or_fenced */
          if
-         :: shard[e] -> SHARD_FSYNC; entry[e] = shard[e]; sync_attempt_dir()
+         :: shard[e] && !hollow[e] -> SHARD_FSYNC; entry[e] = shard[e]; sync_attempt_dir()
+         :: shard[e] && hollow[e] -> MARK_AHEAD
          :: else -> goto fenced
          fi);
     step(/* cairn_attempt_commit: cairn_attempt_check, shards_there, cairn_file_create(.MANIFEST.e), cairn_attempt_check */
@@ -249,8 +312,11 @@ cairn_artefact_settle:
     step(SETTLE_FSYNC; won = manifest; i = 1; next_left());
 tidying:
     tidy();
+    step(collect_hollow());
     step(tell_committed());
     goto over;
+yielded:
+    step(collect_hollow());
 fenced:
     goto over;
 gone:
@@ -337,6 +403,22 @@ over:
     atomic { mine = 0; own = 0 }
 }
 
+/* Another one, for generation 2: cairn_artefact_collect. */
+proctype recollector() {
+    byte mine;
+
+again:
+    atomic { mine = boot };
+    step(if :: !manifest || torn -> goto over :: else fi);
+    step(if :: !NEW_COLLECTED -> new_marker = manifest :: else fi; collected = 1); /* cairn_artefact_mark */
+    step(shard[manifest] = 0);                                                      /* remove_shards */
+    goto over;
+gone:
+    goto again;
+over:
+    atomic { mine = 0 }
+}
+
 /* --- faults ------------------------------------------------------------------------------------------------------------------ */
 
 #define maybe(lost, x) if :: lost -> if :: x :: skip fi :: else fi
@@ -378,6 +460,8 @@ init {
         do :: k < READERS -> run reader(); k++ :: else -> break od;
         k = 0;
         do :: k < COLLECTORS -> run collector(); k++ :: else -> break od;
+        k = 0;
+        do :: k < RECOLLECTORS -> run recollector(); k++ :: else -> break od;
         k = 0
     }
 end:
@@ -388,14 +472,18 @@ end:
 
 /* --- claims -------------------------------------------------------------------------------------------------------------------- */
 
-#define WHOLE (!manifest || NEW_VALID)          /* cairn_manifest_load, then cairn_reader_box at any later moment */
+#define WHOLE (!manifest || NEW_VALID || NEW_COLLECTED) /* cairn_manifest_load, then cairn_reader_box at any later moment, or the reason why not */
+#define KEPT (!NEW_COLLECTED || hollow[manifest] || collected)
 #define MARKED (old_shard || marker)            /* the bytes, or the reason why not */
 #define FOR_EVER (!told || manifest == told)
 #define SOME_VALID (OLD_VALID || NEW_VALID)
 
 active proctype always() {
 end:
-    atomic { !(WHOLE && MARKED && FOR_EVER && SOME_VALID) -> assert(WHOLE); assert(MARKED); assert(FOR_EVER); assert(SOME_VALID) }
+    atomic {
+        !(WHOLE && KEPT && MARKED && FOR_EVER && SOME_VALID) ->
+        assert(WHOLE); assert(KEPT); assert(MARKED); assert(FOR_EVER); assert(SOME_VALID)
+    }
 }
 
 active proctype progress_made() {

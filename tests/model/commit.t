@@ -57,7 +57,10 @@ finds() { # variant options what
 holds "-DATTEMPTS=3 -DREADERS=0 -DCOLLECTORS=0" "three attempts, a kill, a power cut"
 holds "-DATTEMPTS=2 -DREADERS=1 -DCOLLECTORS=1" "two attempts, a reader, a collector, a kill, a power cut"
 holds "-DATTEMPTS=2 -DREADERS=1 -DCOLLECTORS=2 -DPOWER_CUTS=0" "two attempts, a reader, two collectors, a kill"
+holds "-DATTEMPTS=2 -DREADERS=0 -DCOLLECTORS=1 -DHOLLOWS=1" "two attempts that may be hollow, a collector, a kill, a power cut"
+holds "-DATTEMPTS=2 -DREADERS=0 -DCOLLECTORS=0 -DHOLLOWS=1 -DRECOLLECTORS=1" "two such attempts where another was dropped, its collector, a kill, a power cut"
 if [ "${1:-}" = --full ]; then
+    holds "-DATTEMPTS=3 -DREADERS=0 -DCOLLECTORS=0 -DHOLLOWS=1 -DPOWER_CUTS=0" "three attempts that may be hollow, a kill"
     holds "-DATTEMPTS=3 -DREADERS=1 -DCOLLECTORS=1 -DPOWER_CUTS=0" "three attempts, a reader, a collector, a kill"
     holds "-DATTEMPTS=3 -DREADERS=0 -DCOLLECTORS=1 -DKILLS=0" "three attempts, a collector, a power cut"
 fi
@@ -77,5 +80,9 @@ finds KEEP_UNSETTLED "$small" "older generations gone before the kept one is dur
 finds NO_SECOND_LOOK_FOR_PINS "-DATTEMPTS=1 -DREADERS=1" "no look for pins after the marker"
 finds FINISH_WITHOUT_LOOK "-DATTEMPTS=1 -DREADERS=1" "another's collection finished without a look for pins"
 finds MARKER_TAKEN_BACK "-DATTEMPTS=1 -DREADERS=1 -DCOLLECTORS=2 -DPOWER_CUTS=0" "a marker taken back while another collects"
+finds HOLLOW_BY_MARKER "$small -DHOLLOWS=1 -DCOLLECTORS=0" "a hollow artefact that only a marker tells"
+finds HOLLOW_LOSER_COLLECTS "$small -DHOLLOWS=1 -DCOLLECTORS=0" "a hollow attempt that collects the data of the one that was first"
+finds MARKER_TAKEN_AWAY "$small -DRECOLLECTORS=1 -DCOLLECTORS=0" "a marker taken away by an attempt that begins"
+finds MARKER_OF_ANY "$small -DRECOLLECTORS=1 -DCOLLECTORS=0" "a marker that counts beside another manifest than its own"
 echo "1..$n"
 [ "$failed" = 0 ]
