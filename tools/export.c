@@ -111,15 +111,6 @@ out:
     return st;
 }
 
-static int is_run(const char *dir)
-{
-    char *path = cairn_path_join(dir, "run.json");
-    int yes = path && cairn_path_exists(path);
-
-    free(path);
-    return yes;
-}
-
 /* ---- parts ------------------------------------------------------------------------------------------------------------------------------------ */
 
 struct parts { /* what is exported */
@@ -252,7 +243,7 @@ int cairn_verb_export(int argc, char **argv)
     cairn_signals_install();
     if (a.json)
         cairn_log_quiet(1);
-    if (is_run(a.dir)) {
+    if (cairn_run_there(a.dir)) {
         TRY(policy_of_run(&a, &path, &err));
         snprintf(pin, sizeof(pin), "export-%ld", (long)getpid());
         TRY(cairn_artefact_pin(path, pin, &err)); /* the run may collect meanwhile */

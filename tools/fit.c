@@ -85,11 +85,7 @@ out:
 
 enum cairn_status cairn_fit_new(const char *dir, const struct cairn_recipe *recipe, struct cairn_error *err)
 {
-    char *path = cairn_path_join(dir, "run.json");
-    enum cairn_status st = !path ? CAIRN_NOMEM(err) : cairn_path_exists(path) ? CAIRN_OK : cairn_fit(recipe, err);
-
-    free(path);
-    return st;
+    return cairn_run_there(dir) ? CAIRN_OK : cairn_fit(recipe, err);
 }
 
 enum cairn_status cairn_fit_build(const struct cairn_recipe *recipe, struct cairn_error *err)

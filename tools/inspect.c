@@ -70,11 +70,9 @@ char *cairn_inspect_root(const char *path)
     char *dir = strdup(path);
 
     while (dir) {
-        char *file = cairn_path_join(dir, "run.json"), *up = NULL;
-        int there = file && cairn_path_exists(file);
+        char *up = NULL;
 
-        free(file);
-        if (there)
+        if (cairn_run_there(dir))
             return dir;
         if (strcmp(dir, "/"))
             up = cairn_path_dirname(dir);
@@ -126,15 +124,6 @@ static enum cairn_status list_below(const char *dir, struct cairn_str *out, json
     return st;
 }
 
-static int is_run(const char *dir)
-{
-    char *file = cairn_path_join(dir, "run.json");
-    int there = file && cairn_path_exists(file);
-
-    free(file);
-    return there;
-}
-
 static enum cairn_status one(const struct args *a, const char *given, struct cairn_str *out, json_t **json, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -156,7 +145,7 @@ static enum cairn_status one(const struct args *a, const char *given, struct cai
     } else if (a->tensor || a->rollout >= 0) {
         TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s: no committed artefact; %s wants one, such as %s", given, a->tensor ? "--tensor" : "--rollout",
                        a->tensor ? "RUN/policy/000000" : "RUN/step/000001/rollout"));
-    } else if (is_run(path)) {
+    } else if (cairn_run_there(path)) {
         TRY(cairn_run_open(&run, path, err));
         TRY(cairn_inspect_runs(&run, 1, out, json, err));
     } else {

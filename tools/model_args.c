@@ -111,7 +111,7 @@ static char *run_around(const char *dir)
     char *real = realpath(dir, NULL), *up = real ? cairn_path_dirname(real) : NULL, *run = up ? cairn_path_dirname(up) : NULL;
 
     free(real);
-    if (!run || strcmp(cairn_path_basename(up), "policy") || !has(run, "run.json")) {
+    if (!run || strcmp(cairn_path_basename(up), "policy") || !cairn_run_there(run)) {
         free(run);
         run = NULL;
     }
@@ -121,7 +121,7 @@ static char *run_around(const char *dir)
 
 char *cairn_cli_run_of(const char *model)
 {
-    return cairn_path_is_dir(model) && has(model, "run.json") ? strdup(model) : run_around(model);
+    return cairn_run_there(model) ? strdup(model) : run_around(model);
 }
 
 static enum cairn_status place_find(struct cairn_cli_model *m, const struct cairn_model_args *a, struct cairn_error *err)
@@ -129,7 +129,7 @@ static enum cairn_status place_find(struct cairn_cli_model *m, const struct cair
     enum cairn_status st = CAIRN_OK;
     char *run = NULL;
 
-    if (cairn_path_is_dir(a->model) && has(a->model, "run.json")) {
+    if (cairn_run_there(a->model)) {
         TRY(cairn_run_open(&m->run, a->model, err));
         TRY(run_policy(m, a, err));
         goto out;

@@ -370,15 +370,6 @@ out:
 
 /* ---- the run ----------------------------------------------------------------------------------------------------------- */
 
-static int run_there(const char *dir)
-{
-    char *info = cairn_path_join(dir, "run.json");
-    int there = info && cairn_path_exists(info);
-
-    free(info);
-    return there;
-}
-
 /* A pipe is kept as NEW/recorded.jsonl, which a run that is there has for good. */
 static enum cairn_status pipe_keep(const char *from, const char *dir, const char *path, struct cairn_error *err)
 {
@@ -387,7 +378,7 @@ static enum cairn_status pipe_keep(const char *from, const char *dir, const char
     size_t n, had;
 
     TRY(cairn_file_read(from, SPOOL_MAX, &text, &n, err));
-    if (!run_there(dir)) {
+    if (!cairn_run_there(dir)) {
         TRY(cairn_file_replace(path, text, n, err));
         goto out;
     }
@@ -515,7 +506,7 @@ enum cairn_status cairn_replay_from(const struct cairn_replay_opts *o, struct ca
 out:
     making_free(&k);
     cairn_run_close(run);
-    if (piped && path && !run_there(o->recipe.run))
+    if (piped && path && !cairn_run_there(o->recipe.run))
         unlink(path);
     cairn_place_leave(&place);
     cairn_recipe_free(recipe);

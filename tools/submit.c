@@ -55,16 +55,6 @@ static const struct argp argp = {
     NULL,
     NULL};
 
-/* Is `path` a run? */
-static int is_run(const char *path)
-{
-    char *file = cairn_path_join(path, "run.json");
-    int is = file && cairn_path_is_dir(path) && cairn_path_exists(file);
-
-    free(file);
-    return is;
-}
-
 /* Has the run its base? One that was only planned has none. */
 static int is_begun(const char *dir)
 {
@@ -82,7 +72,7 @@ static enum cairn_status run_make(const struct args *a, struct cairn_run **run, 
     struct cairn_recipe *recipe = NULL;
     struct cairn_place place = {0};
     const char *dir = a->recipe.run ? a->recipe.run : a->recipe.recipe;
-    int from_run = is_run(a->recipe.recipe);
+    int from_run = cairn_run_there(a->recipe.recipe);
     char *file = NULL;
 
     if (from_run && a->recipe.run && strcmp(a->recipe.run, a->recipe.recipe))
@@ -163,7 +153,7 @@ int cairn_verb_submit(int argc, char **argv)
         return usage;
     if (!a.recipe.recipe)
         return cairn_cli_usage("submit", "RECIPE or DIR is missing");
-    if (!a.recipe.run && !is_run(a.recipe.recipe))
+    if (!a.recipe.run && !cairn_run_there(a.recipe.recipe))
         return cairn_cli_usage("submit", "--run DIR is missing");
     cairn_signals_install();
     cairn_log_quiet(a.json);

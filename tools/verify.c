@@ -188,15 +188,6 @@ out:
     return st;
 }
 
-static int is_run(const char *dir)
-{
-    char *path = cairn_path_join(dir, "run.json");
-    int yes = path && cairn_path_exists(path);
-
-    free(path);
-    return yes;
-}
-
 /* ---- repair --------------------------------------------------------------------------------------------------------------------- */
 
 static void repair_print(const struct args *a, const struct cairn_run *run, const struct cairn_repair_result *r)
@@ -367,16 +358,16 @@ int cairn_verb_verify(int argc, char **argv)
         TRY(CAIRN_NOMEM(&err));
     TRY(cairn_dir_expect(a.dir, &err));
     if (a.repair) {
-        if (!is_run(a.dir))
+        if (!cairn_run_there(a.dir))
             TRY(cairn_fail(&err, CAIRN_ENOINPUT, "%s: no run here (run.json is missing); only a run can make again what it loses", a.dir));
         TRY(cairn_lock_take(&lock, a.dir, &err));
     }
-    if (is_run(a.dir))
+    if (cairn_run_there(a.dir))
         TRY(run_files(&a, &run, &err));
     if (a.repair && !run)
         TRY(cairn_fail(&err, CAIRN_EDATA, "%s: its own files are damaged; nothing else can be repaired before they are", a.dir));
     o.deep = a.deep;
-    if (!is_run(a.dir)) { /* a part of a run: its inputs stand in the run */
+    if (!cairn_run_there(a.dir)) { /* a part of a run: its inputs stand in the run */
         real = realpath(a.dir, NULL);
         o.lineage = real && (above = cairn_inspect_root(real)) ? above : "";
     }

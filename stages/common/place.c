@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/signals.h"
 #include "stages/common/lock.h"
+#include "stages/common/run.h"
 
 /* The uppermost directory of path that is not there; NULL: all are. */
 static enum cairn_status missing(const char *path, char **out, struct cairn_error *err)
@@ -54,9 +55,7 @@ static void remove_below(const char *dir, const char *name)
 
 void cairn_place_leave(struct cairn_place *p)
 {
-    char *run = p->dir ? cairn_path_join(p->dir, "run.json") : NULL;
-
-    if (p->top && p->lock && run && !cairn_path_exists(run)) {
+    if (p->top && p->lock && !cairn_run_there(p->dir)) {
         char *at = strdup(p->dir), *up;
 
         remove_below(p->dir, "recipe.yaml");
@@ -70,7 +69,6 @@ void cairn_place_leave(struct cairn_place *p)
         free(at);
     }
     cairn_lock_drop(p->lock);
-    free(run);
     free(p->dir);
     free(p->top);
     memset(p, 0, sizeof *p);

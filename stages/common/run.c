@@ -126,6 +126,15 @@ static int has_file(const struct cairn_run *r, const char *name)
     return there;
 }
 
+int cairn_run_there(const char *dir)
+{
+    char *path = cairn_path_join(dir, "run.json");
+    int there = !path || cairn_path_exists(path);
+
+    free(path);
+    return there;
+}
+
 enum cairn_status cairn_run_open(struct cairn_run **out, const char *dir, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;

@@ -40,6 +40,8 @@ struct cairn_run {
     struct cairn_amendments *amendments; /* NULL: none (amend.h); owned */
 };
 
+/* 1: DIR is a run (its run.json is there), or it cannot be told without memory. */
+int cairn_run_there(const char *dir);
 /* CAIRN_ENOINPUT if DIR is no run, CAIRN_ERECIPE / CAIRN_EDATA if its files are damaged. */
 enum cairn_status cairn_run_open(struct cairn_run **out, const char *dir, struct cairn_error *err);
 void cairn_run_close(struct cairn_run *r);
