@@ -242,8 +242,7 @@ enum cairn_status cairn_st_writer_put(struct cairn_st_writer *w, int i, struct c
 {
     enum cairn_status st = CAIRN_OK;
     const unsigned char *d_p = NULL;
-    int64_t total = t->buf ? (int64_t)cairn_tensor_bytes(t) : 0, run, done = 0;
-    int dims;
+    int64_t total = t->buf ? (int64_t)cairn_tensor_bytes(t) : 0;
 
     if (total != w->tensor[i].bytes || w->tensor[i].written)
         return CAIRN_BUG(err, "a tensor of another size than was declared");
@@ -251,21 +250,10 @@ enum cairn_status cairn_st_writer_put(struct cairn_st_writer *w, int i, struct c
         return CAIRN_OK;
     if (!w->stage && !(w->stage = malloc(STAGE)))
         return CAIRN_NOMEM(err);
-    run = cairn_strides_run(t, &dims);
     d_p = cairn_buffer_open(t->buf, CAIRN_READ);
-    while (done < total) {
-        int64_t n = 0;
-
-        while (n < (int64_t)STAGE && done + n < total) {
-            int64_t in = (done + n) % run, k = run - in < (int64_t)STAGE - n ? run - in : (int64_t)STAGE - n;
-
-            TRY(s->dev->ops->copy_out(s->dev, s->impl, w->stage + n, d_p + cairn_strides_offset(t, dims, (done + n) / run) + in,
-                                      (size_t)k, err));
-            n += k;
-        }
-        TRY(cairn_stream_wait(s, err));
+    for (int64_t done = 0, n; done < total; done += n) {
+        TRY(cairn_strides_gather(s, t, d_p, done, w->stage, STAGE, &n, err));
         TRY(cairn_st_writer_add(w, i, w->stage, (size_t)n, err));
-        done += n;
     }
 out:
     if (d_p)

@@ -355,9 +355,8 @@ enum cairn_status cairn_shard_put(struct cairn_shard *w, int index, int64_t axis
 {
     enum cairn_status st = CAIRN_OK;
     const struct cairn_slice *slice;
-    int64_t run, total, offset = 0, done = 0;
+    int64_t total, offset = 0;
     const unsigned char *d_p = NULL;
-    int dims;
 
     if (index < 0 || index >= w->n || w->fd < 0)
         return CAIRN_BUG(err, "write to no tensor of an open shard");
@@ -373,20 +372,10 @@ enum cairn_status cairn_shard_put(struct cairn_shard *w, int index, int64_t axis
         return CAIRN_OK;
     if (!w->stage && !(w->stage = malloc(STAGE)))
         return CAIRN_NOMEM(err);
-    run = cairn_strides_run(t, &dims);
     d_p = cairn_buffer_open(t->buf, CAIRN_READ);
-    while (done < total) { /* one stage full, of as many runs or pieces of one as it takes */
-        int64_t n = 0;
-
-        while (n < (int64_t)STAGE && done + n < total) {
-            int64_t in = (done + n) % run, k = run - in < (int64_t)STAGE - n ? run - in : (int64_t)STAGE - n;
-
-            TRY(s->dev->ops->copy_out(s->dev, s->impl, w->stage + n, d_p + cairn_strides_offset(t, dims, (done + n) / run) + in, (size_t)k, err));
-            n += k;
-        }
-        TRY(cairn_stream_wait(s, err));
+    for (int64_t done = 0, n; done < total; done += n) { /* one stage full, of as many runs or pieces of one as it takes */
+        TRY(cairn_strides_gather(s, t, d_p, done, w->stage, STAGE, &n, err));
         TRY(cairn_shard_write(w, index, offset + done, w->stage, (size_t)n, err));
-        done += n;
     }
 out:
     if (d_p)

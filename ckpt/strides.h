@@ -36,4 +36,25 @@ static inline size_t cairn_strides_offset(const struct cairn_tensor *t, int dims
     return t->offset + (size_t)at * cairn_dtype_size(t->dtype);
 }
 
+/* Bytes [done, done + *n) of the tensor in row-major order, as many as there are and fit into `room`, into dense host memory, where they are when
+ * it returns. d_p: what cairn_buffer_open gave for the tensor's buffer. */
+static inline enum cairn_status cairn_strides_gather(struct cairn_stream *s, const struct cairn_tensor *t, const unsigned char *d_p, int64_t done,
+                                                     unsigned char *h_dst, int64_t room, int64_t *n, struct cairn_error *err)
+{
+    int64_t total = (int64_t)cairn_tensor_bytes(t), run;
+    enum cairn_status st = CAIRN_OK;
+    int dims;
+
+    run = cairn_strides_run(t, &dims);
+    for (*n = 0; *n < room && done + *n < total;) {
+        int64_t in = (done + *n) % run, k = run - in < room - *n ? run - in : room - *n;
+
+        TRY(s->dev->ops->copy_out(s->dev, s->impl, h_dst + *n, d_p + cairn_strides_offset(t, dims, (done + *n) / run) + in, (size_t)k, err));
+        *n += k;
+    }
+    TRY(cairn_stream_wait(s, err));
+out:
+    return st;
+}
+
 #endif
