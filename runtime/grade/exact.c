@@ -20,7 +20,8 @@ static int blank(unsigned char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-enum cairn_status cairn_exact_text(struct cairn_str *out, const char *p, size_t n, int any_case, struct cairn_error *err)
+/* p[0, n) without blanks at its ends and with single blanks inside, folded if any_case. Appends. */
+static enum cairn_status plain_text(struct cairn_str *out, const char *p, size_t n, int any_case, struct cairn_error *err)
 {
     size_t start = out->len;
 
@@ -66,25 +67,33 @@ int cairn_exact_take(int whole, const struct cairn_grade_opts *opts, const char 
     return 1;
 }
 
+enum cairn_status cairn_exact_compare(const char *gold, size_t gold_bytes, const char *p, size_t n, int any_case, struct cairn_verdict *v,
+                                      struct cairn_error *err)
+{
+    struct cairn_str want = {0}, have = {0};
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(plain_text(&want, gold, gold_bytes, any_case, err));
+    TRY(plain_text(&have, p, n, any_case, err));
+    cairn_verdict_text(v->extracted, sizeof v->extracted, p, n);
+    v->match = want.len == have.len && (want.len == 0 || memcmp(want.p, have.p, want.len) == 0);
+    snprintf(v->why, sizeof v->why, v->match ? "the same text" : "another text");
+out:
+    cairn_str_free(&want);
+    cairn_str_free(&have);
+    return st;
+}
+
 static enum cairn_status compare(int whole, int any_case, const struct cairn_grade_opts *opts, const char *gold, size_t gold_bytes,
                                  const char *response, size_t response_bytes, struct cairn_verdict *out, struct cairn_error *err)
 {
-    struct cairn_str want = {0}, have = {0};
     enum cairn_status st = CAIRN_OK;
     const char *p;
     size_t n;
 
     if (!cairn_exact_take(whole, opts, response, response_bytes, &p, &n, out, &st, err))
         return st;
-    TRY(cairn_exact_text(&want, gold, gold_bytes, any_case, err));
-    TRY(cairn_exact_text(&have, p, n, any_case, err));
-    cairn_verdict_text(out->extracted, sizeof out->extracted, p, n);
-    out->match = want.len == have.len && (want.len == 0 || memcmp(want.p, have.p, want.len) == 0);
-    snprintf(out->why, sizeof out->why, out->match ? "the same text" : "another text");
-out:
-    cairn_str_free(&want);
-    cairn_str_free(&have);
-    return st;
+    return cairn_exact_compare(gold, gold_bytes, p, n, any_case, out, err);
 }
 
 enum cairn_status cairn_exact_grade(const struct cairn_grader *self, const struct cairn_grade_opts *opts, const char *gold, size_t gold_bytes,

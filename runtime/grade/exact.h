@@ -17,8 +17,10 @@ enum cairn_status cairn_exact_grade(const struct cairn_grader *self, const struc
 enum cairn_status cairn_exact_create(struct cairn_grader **out, const struct cairn_grader_def *def, struct cairn_error *err);
 enum cairn_status cairn_regex_create(struct cairn_grader **out, const struct cairn_grader_def *def, struct cairn_error *err);
 
-/* Shared by both: p[0, n) without blanks at its ends and with single blanks inside, folded if any_case. Appends. */
-enum cairn_status cairn_exact_text(struct cairn_str *out, const char *p, size_t n, int any_case, struct cairn_error *err);
+/* Shared by both: the answer p[0, n) against the gold text, blanks at their ends apart and runs of them as one, in any case of letters if any_case.
+ * Fills in v's match, extracted and why. */
+enum cairn_status cairn_exact_compare(const char *gold, size_t gold_bytes, const char *p, size_t n, int any_case, struct cairn_verdict *v,
+                                      struct cairn_error *err);
 /* The part of a response that a grader looks at. 0: there is none, and *v says so. */
 int cairn_exact_take(int whole, const struct cairn_grade_opts *opts, const char *response, size_t bytes, const char **p, size_t *n,
                      struct cairn_verdict *v, enum cairn_status *st, struct cairn_error *err);

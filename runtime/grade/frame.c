@@ -94,17 +94,23 @@ struct reader {
     int broken;
 };
 
+/* The next n bytes, if there are as many. */
+static void get(struct reader *r, void *to, size_t n)
+{
+    if (r->n < n) {
+        r->broken = 1;
+        return;
+    }
+    memcpy(to, r->p, n);
+    r->p += n;
+    r->n -= n;
+}
+
 static uint32_t get_u32(struct reader *r)
 {
     uint32_t x = 0;
 
-    if (r->n < sizeof x) {
-        r->broken = 1;
-        return 0;
-    }
-    memcpy(&x, r->p, sizeof x);
-    r->p += sizeof x;
-    r->n -= sizeof x;
+    get(r, &x, sizeof x);
     return x;
 }
 
@@ -112,13 +118,7 @@ static double get_f64(struct reader *r)
 {
     double x = 0;
 
-    if (r->n < sizeof x) {
-        r->broken = 1;
-        return 0;
-    }
-    memcpy(&x, r->p, sizeof x);
-    r->p += sizeof x;
-    r->n -= sizeof x;
+    get(r, &x, sizeof x);
     return x;
 }
 

@@ -4,6 +4,8 @@
 #include <ctype.h>
 #include <string.h>
 
+#include "grade/listed.h"
+
 /* Commands with a meaning of their own. */
 static const struct cairn_latex_word commands[] = {
     {"frac", TOK_FRAC, 0, NULL},
@@ -228,15 +230,6 @@ static const char greek_order[] =
     "alpha\0beta\0gamma\0delta\0epsilon\0zeta\0eta\0theta\0iota\0kappa\0lambda\0mu\0nu\0xi\0omicron\0pi\0rho"
     "\0sigma\0sigma\0tau\0upsilon\0phi\0chi\0psi\0omega\0";
 
-static int listed(const char *const *list, size_t n, const char *p, size_t len)
-{
-    for (size_t i = 0; i < n; i++)
-        if (strlen(list[i]) == len && memcmp(list[i], p, len) == 0)
-            return (int)i + 1;
-    return 0;
-}
-#define LISTED(list, p, len) listed(list, sizeof(list) / sizeof *(list), p, len)
-
 static struct cairn_latex_word filled(struct cairn_latex_word w)
 {
     if (!w.s)
@@ -253,22 +246,22 @@ int cairn_latex_command(const char *p, size_t len, struct cairn_latex_word *w)
             *w = filled(commands[i]);
             return 1;
         }
-    if ((k = LISTED(greek, p, len)) != 0)
+    if ((k = CAIRN_LISTED(greek, p, len)) != 0)
         *w = (struct cairn_latex_word){greek[k - 1], TOK_SYM, 0, greek[k - 1]};
-    else if ((k = LISTED(functions, p, len)) != 0)
+    else if ((k = CAIRN_LISTED(functions, p, len)) != 0)
         *w = (struct cairn_latex_word){functions[k - 1], TOK_FUNC, 0, functions[k - 1]};
     return k != 0;
 }
 
 enum cairn_latex_role cairn_latex_role(const char *p, size_t len)
 {
-    int k = LISTED(silent, p, len);
+    int k = CAIRN_LISTED(silent, p, len);
 
     if (k)
         return k <= 2 ? CAIRN_LATEX_SIDE : CAIRN_LATEX_SILENT;
-    if (LISTED(spaces, p, len))
+    if (CAIRN_LISTED(spaces, p, len))
         return CAIRN_LATEX_SPACE;
-    return LISTED(word_wrappers, p, len) ? CAIRN_LATEX_WRAPPER : CAIRN_LATEX_OTHER;
+    return CAIRN_LISTED(word_wrappers, p, len) ? CAIRN_LATEX_WRAPPER : CAIRN_LATEX_OTHER;
 }
 
 int cairn_latex_same_word(const char *p, size_t n, const char *word)

@@ -89,7 +89,6 @@ static enum cairn_status grade(const struct cairn_grader *self, const struct cai
                                struct cairn_error *err)
 {
     const struct regex *x = (const struct regex *)self;
-    struct cairn_str want = {0}, have = {0};
     enum cairn_status st = CAIRN_OK;
     const char *p;
     size_t n, from = 0, to = 0;
@@ -101,31 +100,24 @@ static enum cairn_status grade(const struct cairn_grader *self, const struct cai
     if (rc == PCRE2_ERROR_MATCHLIMIT || rc == PCRE2_ERROR_DEPTHLIMIT || rc == PCRE2_ERROR_HEAPLIMIT) {
         out->status = CAIRN_VERDICT_BUDGET;
         snprintf(out->why, sizeof out->why, "the expression takes more work than the budget allows");
-        goto out;
+        return CAIRN_OK;
     }
     if (rc == PCRE2_ERROR_NOMEMORY)
-        TRY(CAIRN_NOMEM(err));
+        return CAIRN_NOMEM(err);
     if (rc < 0)
-        TRY(CAIRN_BUG(err, "pcre2_match"));
+        return CAIRN_BUG(err, "pcre2_match");
     if (rc == 0) {
         out->status = CAIRN_VERDICT_NO_ANSWER;
         snprintf(out->why, sizeof out->why, "the expression matches nowhere");
-        goto out;
+        return CAIRN_OK;
     }
-    cairn_verdict_text(out->extracted, sizeof out->extracted, p + from, to > from ? to - from : 0);
-    if (!x->groups) {
-        out->match = 1;
-        snprintf(out->why, sizeof out->why, "the expression matches");
-        goto out;
-    }
-    TRY(cairn_exact_text(&want, gold, gold_bytes, x->any_case, err));
-    TRY(cairn_exact_text(&have, p + from, to > from ? to - from : 0, x->any_case, err));
-    out->match = want.len == have.len && (want.len == 0 || memcmp(want.p, have.p, want.len) == 0);
-    snprintf(out->why, sizeof out->why, out->match ? "the same text" : "another text");
-out:
-    cairn_str_free(&want);
-    cairn_str_free(&have);
-    return st;
+    n = to > from ? to - from : 0;
+    if (x->groups)
+        return cairn_exact_compare(gold, gold_bytes, p + from, n, x->any_case, out, err);
+    cairn_verdict_text(out->extracted, sizeof out->extracted, p + from, n);
+    out->match = 1;
+    snprintf(out->why, sizeof out->why, "the expression matches");
+    return CAIRN_OK;
 }
 
 enum cairn_status cairn_regex_create(struct cairn_grader **out, const struct cairn_grader_def *def, struct cairn_error *err)

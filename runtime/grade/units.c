@@ -4,14 +4,7 @@
 #include <ctype.h>
 #include <string.h>
 
-static int listed(const char *const *list, size_t n, const char *p, size_t len)
-{
-    for (size_t i = 0; i < n; i++)
-        if (strlen(list[i]) == len && memcmp(list[i], p, len) == 0)
-            return (int)i + 1;
-    return 0;
-}
-#define LISTED(list, p, len) listed(list, sizeof(list) / sizeof *(list), p, len)
+#include "grade/listed.h"
 
 static int is_ch(const struct cairn_tok *t, char c)
 {
@@ -52,7 +45,7 @@ static int word_is_unit(const char *w, size_t n)
     for (size_t i = 0; i < n; i++)
         lower[i] = (char)tolower((unsigned char)w[i]);
     lower[n] = 0;
-    return !LISTED(not_units, lower, n);
+    return !CAIRN_LISTED(not_units, lower, n);
 }
 
 /* Every word of a TEXT token. */
@@ -114,7 +107,7 @@ static int unit_word(const struct cairn_toks *in, int i, int first)
     w[n] = 0;
     if (n == 0 || !word_is_unit(w, (size_t)n))
         return 0;
-    if (LISTED(short_units, w, (size_t)n))
+    if (CAIRN_LISTED(short_units, w, (size_t)n))
         return n;
     if (first && !in->t[i].space)
         return 0; /* 2xy */
