@@ -175,18 +175,25 @@ static void jobs_measure(struct cairn_plan *p)
     }
 }
 
+static int makes(const struct cairn_job *j, const char *relative)
+{
+    int found = 0;
+
+    for (int i = 0; i < j->links && !found; i++) {
+        char *own = cairn_link_relative(&j->link[i]);
+
+        found = own && !strcmp(own, relative);
+        free(own);
+    }
+    return found;
+}
+
 /* Which job makes the artefact called `relative`; -1: none (base, policy 0 without a warm start). */
 static int maker(const struct cairn_plan *p, const char *relative)
 {
     for (int k = 0; k < p->n; k++)
-        for (int i = 0; i < p->job[k].links; i++) {
-            char *own = cairn_link_relative(&p->job[k].link[i]);
-            int same = own && !strcmp(own, relative);
-
-            free(own);
-            if (same)
-                return k;
-        }
+        if (makes(&p->job[k], relative))
+            return k;
     return -1;
 }
 
@@ -212,14 +219,8 @@ static void parent_add(struct cairn_job *j, int k)
 static int maker_near(const struct cairn_plan *p, int from, const char *relative)
 {
     for (int k = from; k >= 0 && p->job[k].step + 2 >= p->job[from].step; k--)
-        for (int i = 0; i < p->job[k].links; i++) {
-            char *own = cairn_link_relative(&p->job[k].link[i]);
-            int same = own && !strcmp(own, relative);
-
-            free(own);
-            if (same)
-                return k;
-        }
+        if (makes(&p->job[k], relative))
+            return k;
     return -1;
 }
 
