@@ -32,7 +32,7 @@ static float two_largest(const float *x, int64_t n)
         } else if (x[i] > second) {
             second = x[i];
         }
-    return n > 1 ? first + second : first;
+    return n > 1 && !cairn_planted("router-group-by-its-best") ? first + second : first;
 }
 
 /* First index of the largest free one. */
@@ -65,7 +65,7 @@ void router_choose(const struct router_groups *g, float *sel, int32_t *id, char 
 
                 before += other > mine || (other == mine && j < i);
             }
-            if (before >= g->topk_group)
+            if (before >= g->topk_group + cairn_planted("router-group-too-many"))
                 memset(taken + i * size, 2, (size_t)size);
         }
     }

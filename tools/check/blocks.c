@@ -8,10 +8,9 @@
 #include "tools/check/picked.h"
 #include "tools/check/plain.h"
 
-#define GROUPED(rows) ((rows) / 50 + 1) /* rows whose experts may be of another group, because two groups all but tie */
-#define DRAWS         2                 /* of the noise: what roundings, up or down by chance, do */
-#define NOISE         6                 /* times that noise, that a block, and scores of what is chosen, may be off */
-#define MIXING        0x1p-16           /* of weights between streams, which are all about 1: fp32 products over J*D channels, sigmoids, 39 divisions */
+#define DRAWS  2       /* of the noise: what roundings, up or down by chance, do */
+#define NOISE  6       /* times that noise, that a block, and scores of what is chosen, may be off */
+#define MIXING 0x1p-16 /* of weights between streams, which are all about 1: fp32 products over J*D channels, sigmoids, 39 divisions */
 
 /* ---- holding against ----------------------------------------------------------------------------------------------------------- */
 
@@ -114,9 +113,8 @@ out:
     return st;
 }
 
-/* Choices may be others where two scores are as near as rounding makes them; `free_rows` may differ anyhow. */
-static enum cairn_status choices_hold(struct holding *h, int layer, const char *block, const struct cairn_plain_choice *c, int64_t free_rows,
-                                      struct cairn_error *err)
+/* Choices may be others where two scores are as near as rounding makes them. */
+static enum cairn_status choices_hold(struct holding *h, int layer, const char *block, const struct cairn_plain_choice *c, struct cairn_error *err)
 {
     int64_t row = -1, apart = 0;
     char what[120];
@@ -133,7 +131,7 @@ static enum cairn_status choices_hold(struct holding *h, int layer, const char *
             row = t;
         }
     }
-    if (apart <= free_rows)
+    if (!apart)
         return CAIRN_OK;
     snprintf(what, sizeof what, "and %lld further rows of it other choices are made", (long long)(apart - 1));
     return finding(h, layer, block, row, what, err);
@@ -241,7 +239,7 @@ static enum cairn_status block_make(struct holding *h, struct room *r, int layer
             r->noise[i / D] = fmax(r->noise[i / D], NOISE * fabs(again[i] - r->added[i]));
     }
     if (chose)
-        TRY(choices_hold(h, layer, site ? "router" : "indexer", &r->choice, site && c->n_group > 1 ? GROUPED(h->n) : 0, err));
+        TRY(choices_hold(h, layer, site ? "router" : "indexer", &r->choice, err));
 out:
     free(again);
     return st;

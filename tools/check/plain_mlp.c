@@ -54,42 +54,99 @@ static void swiglu_add(const struct cairn_plain *p, const struct swiglu *s, int6
         y[i] += f * o[i];
 }
 
-/* Which experts row x would take: by[e] = sigmoid + bias, inside the best groups. */
-static void route(const struct cairn_model_config *c, const double *prob, const double *bias, double *by, uint8_t *out)
+/* Of each group of experts its score: the sum of its two largest; one that holds one expert has that one's. */
+static void groups_score(const struct cairn_model_config *c, const double *by, double *group)
 {
-    uint8_t groups[CAIRN_MAX_LAYERS], allowed[65536];
-    double group[CAIRN_MAX_LAYERS];
-    int per = c->n_group > 1 ? c->experts / c->n_group : c->experts;
+    int per = c->experts / c->n_group;
+
+    for (int g = 0; g < c->n_group; g++) {
+        double first = -INFINITY, second = -INFINITY;
+
+        for (int e = g * per; e < (g + 1) * per; e++) {
+            if (by[e] > first) {
+                second = first;
+                first = by[e];
+            } else if (by[e] > second) {
+                second = by[e];
+            }
+        }
+        group[g] = per > 1 ? first + second : first;
+    }
+}
+
+/* The best experts of those groups. */
+static void experts_choose(const struct cairn_model_config *c, const double *by, const uint8_t *groups, uint8_t *out)
+{
+    uint8_t allowed[65536];
+    int per = c->experts / c->n_group;
 
     for (int e = 0; e < c->experts; e++)
-        by[e] = prob[e] + bias[e];
-    memset(allowed, 1, sizeof allowed);
-    if (c->n_group > 1) {
-        for (int g = 0; g < c->n_group; g++) {
-            double first = -INFINITY, second = -INFINITY;
-
-            for (int e = g * per; e < (g + 1) * per; e++) {
-                if (by[e] > first) {
-                    second = first;
-                    first = by[e];
-                } else if (by[e] > second) {
-                    second = by[e];
-                }
-            }
-            group[g] = first + second;
-        }
-        choose(group, NULL, c->n_group, c->topk_group, groups);
-        for (int e = 0; e < c->experts; e++)
-            allowed[e] = groups[e / per];
-    }
+        allowed[e] = groups[e / per];
     choose(by, allowed, c->experts, c->experts_per_token, out);
 }
 
-/* Row t's choice of experts, by[e] being their scores: judged, or their noise. A sigmoid is nowhere steeper than 1/4. Of another group: infinite. */
-static void router_judge(const struct cairn_plain *p, const struct cairn_plain_matrix *gate, int64_t t, const double *x, const double *by, const uint8_t *mine,
+/* Which experts a row would take whose scores are by[e] = sigmoid + bias: the best inside the best groups. */
+static void route(const struct cairn_model_config *c, const double *by, uint8_t *out)
+{
+    uint8_t groups[CAIRN_MAX_LAYERS];
+    double group[CAIRN_MAX_LAYERS];
+
+    groups_score(c, by, group);
+    choose(group, NULL, c->n_group, c->topk_group, groups);
+    experts_choose(c, by, groups, out);
+}
+
+/* The experts given are of other groups than the best: whether they are the best of theirs but for one exchange, and by how much the best group that
+ * was left out beats the worst that was taken, counted as for one score, of which a group's is the sum of two. Infinite: neither. mine: what would be
+ * taken of those groups. */
+static double groups_gap(const struct cairn_model_config *c, const double *by, const uint8_t *given, uint8_t *mine, int64_t *lost, int64_t *taken)
+{
+    uint8_t groups[CAIRN_MAX_LAYERS] = {0};
+    double group[CAIRN_MAX_LAYERS], left = -INFINITY, worst = INFINITY;
+    int per = c->experts / c->n_group, used = 0;
+
+    for (int e = 0; e < c->experts; e++)
+        if (given[e] && !groups[e / per]) {
+            groups[e / per] = 1;
+            used++;
+        }
+    if (used > c->topk_group)
+        return INFINITY;
+    groups_score(c, by, group);
+    for (; used < c->topk_group; used++) { /* groups that were allowed and of which nothing was taken: the best there are */
+        int best = -1;
+
+        for (int g = 0; g < c->n_group; g++)
+            if (!groups[g] && (best < 0 || group[g] > group[best]))
+                best = g;
+        groups[best] = 1;
+    }
+    for (int g = 0; g < c->n_group; g++)
+        if (groups[g])
+            worst = fmin(worst, group[g]);
+        else
+            left = fmax(left, group[g]);
+    experts_choose(c, by, groups, mine);
+    if (exchanged(by, mine, given, c->experts, lost, taken))
+        return INFINITY;
+    return fmax(left - worst, 0) / 2;
+}
+
+/* Root of the summed squares of the terms of expert e's score. A sigmoid is nowhere steeper than 1/4. */
+static double terms_of(const struct cairn_plain_matrix *gate, int64_t e, const double *x)
+{
+    double squares = 0;
+
+    for (int64_t j = 0; j < gate->cols; j++)
+        squares += pow(gate->w[e * gate->cols + j] * x[j], 2);
+    return 0.25 * sqrt(squares);
+}
+
+/* Row t's choice of experts, by[e] being their scores: judged, or their noise. mine: scratch. */
+static void router_judge(const struct cairn_plain *p, const struct cairn_plain_matrix *gate, int64_t t, const double *x, const double *by, uint8_t *mine,
                          const uint8_t *given, const struct cairn_plain_choice *choice)
 {
-    int64_t E = p->c->experts, end[2];
+    int64_t E = p->c->experts, lost, taken;
 
     if (p->to != CAIRN_PLAIN_EXACT) {
         choice_noise(choice, t, by, E);
@@ -97,18 +154,15 @@ static void router_judge(const struct cairn_plain *p, const struct cairn_plain_m
     }
     memcpy(choice->score + t * E, by, (size_t)E * sizeof *by);
     choice->gap[t] = choice->terms[t] = 0;
-    if (exchanged(by, mine, given, E, &end[0], &end[1])) {
-        choice->gap[t] = INFINITY;
+    route(p->c, by, mine);
+    if (!memcmp(mine, given, (size_t)E))
         return;
-    }
-    for (int i = 0; i < 2 && end[0] >= 0; i++) {
-        double squares = 0;
-
-        for (int64_t j = 0; j < gate->cols; j++)
-            squares += pow(gate->w[end[i] * gate->cols + j] * x[j], 2);
-        choice->terms[t] = fmax(choice->terms[t], 0.25 * sqrt(squares));
-        choice->gap[t] = by[end[0]] - by[end[1]];
-    }
+    choice->gap[t] = groups_gap(p->c, by, given, mine, &lost, &taken);
+    if (lost >= 0)
+        choice->gap[t] = fmax(choice->gap[t], by[lost] - by[taken]);
+    for (int64_t e = 0; e < E; e++) /* whichever it was that moved a group */
+        if (p->c->n_group > 1 || e == lost || e == taken)
+            choice->terms[t] = fmax(choice->terms[t], terms_of(gate, e, x));
 }
 
 static enum cairn_status experts_add(struct cairn_plain *p, int layer, const double *h, int64_t n, const uint8_t *given,
@@ -136,7 +190,8 @@ static enum cairn_status experts_add(struct cairn_plain *p, int layer, const dou
         apply(&gate, 0, x, prob);
         for (int e = 0; e < c->experts; e++)
             prob[e] = 1 / (1 + exp(-prob[e]));
-        route(c, prob, bias.w, by, mine);
+        for (int e = 0; e < c->experts; e++)
+            by[e] = prob[e] + bias.w[e];
         router_judge(p, &gate, t, x, by, mine, take, choice);
         for (int e = 0; e < c->experts; e++)
             sum += take[e] ? prob[e] : 0;
