@@ -194,6 +194,92 @@ static void fixtures(void **state)
     }
 }
 
+/* What peft adds to parameter i (of expert e), times w, w_k = cos(k + 1), against the adapter's own: g * B (A w). */
+static void delta_row(struct loaded *l, const struct base *b, struct cairn_st *deltas, const char *name, int i, int64_t e)
+{
+    const struct cairn_lora *lo = &l->a.lora[l->a.of_param[i]];
+    const struct cairn_param *p = &b->t.param[i];
+    int64_t out = p->dim[p->ndim - 2], in = p->dim[p->ndim - 1], r = lo->rank;
+    const struct cairn_st_tensor *t = cairn_st_find(deltas, name);
+    float *a = tiny_get(&l->k, &l->s.tensor[lo->a]), *bb = tiny_get(&l->k, &l->s.tensor[lo->b]), *want;
+
+    if (!t || t->count != out)
+        fail_msg("%s has an adapter, but peft adds nothing to it", name);
+    want = malloc((size_t)t->bytes);
+    OK(cairn_st_read(deltas, t, 0, want, (size_t)t->bytes, err));
+    for (int64_t o = 0; o < out; o++) {
+        double sum = 0, size = 0;
+
+        for (int64_t q = 0; q < r; q++)
+            for (int64_t k = 0; k < in; k++) {
+                double term = (double)bb[(e * out + o) * r + q] * a[(e * r + q) * in + k] * cos((double)k + 1);
+
+                sum += term;
+                size += fabs(term);
+            }
+        if (!(fabs((double)lo->gamma * sum - want[o]) <= 1e-6 * (double)lo->gamma * size)) /* peft's delta is fp32 */
+            fail_msg("%s, row %lld: peft adds %.9g, the adapter %.9g", name, (long long)o, (double)want[o], (double)lo->gamma * sum);
+    }
+    free(want);
+    free(bb);
+    free(a);
+}
+
+/* Experts' adapters as peft has written them, one by one and as 3-D parameters (expert_adapters.py): what they add is what peft adds, to these weights and
+ * no others; written again they are the same file, in their own layout and by way of the other, where it can hold them. */
+static void experts(void **state)
+{
+    static const struct {
+        const char *model, *layout;
+    } t[] = {{"glm51-tiny", "unfused"}, {"glm53flash-tiny", "unfused"}, {"glm53flash-tiny", "fused"}};
+
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        int fused = strcmp(t[i].layout, "fused") == 0, rows = 0;
+        char model[200], dir[240], name[300];
+        struct cairn_st *deltas;
+        struct base b;
+        struct loaded x, y;
+        struct cairn_peft_store from = {&x.s, &x.k};
+        struct cairn_error e;
+
+        snprintf(model, sizeof model, MODELS "%s", t[i].model);
+        snprintf(dir, sizeof dir, "%s/adapter_%s", model, t[i].layout);
+        snprintf(name, sizeof name, "%s/delta_%s.safetensors", model, t[i].layout);
+        OK(cairn_st_open(&deltas, name, err));
+        base_open(&b, model);
+        load(&x, dir, &b, *state);
+        for (int j = 0; j < b.t.count; j++) {
+            int64_t all = x.a.of_param[j] < 0 ? 0 : b.t.param[j].experts ? b.t.param[j].dim[0] : 1;
+
+            for (int64_t n = 0; n < all; n++, rows++) {
+                snprintf(name, sizeof name, "%s", b.t.param[j].name);
+                if (b.t.param[j].experts)
+                    cairn_expert_name(b.t.param[j].name, n, name, sizeof name);
+                delta_row(&x, &b, deltas, name, j, n);
+            }
+        }
+        assert_int_equal(rows, cairn_st_count(deltas));
+        save(&x, &b, hf_path("auto"), CAIRN_PEFT_AUTO, CAIRN_F32);
+        hf_same(dir, hf_path("auto"));
+        save(&x, &b, hf_path("expert"), CAIRN_PEFT_EXPERT, CAIRN_F32);
+        load(&y, hf_path("expert"), &b, *state);
+        same(&x, &y);
+        if (fused) {
+            save(&y, &b, hf_path("back"), CAIRN_PEFT_FUSED, CAIRN_F32);
+            hf_same(dir, hf_path("back"));
+        } else { /* each expert's gate and up have an A of their own */
+            hf_same(dir, hf_path("expert"));
+            assert_int_equal(cairn_peft_save(hf_path("back"), &x.a, &b.t, &b.c, cairn_peft_fetch_store, &from,
+                                             &(struct cairn_peft_save_opts){.layout = CAIRN_PEFT_FUSED, .dtype = CAIRN_F32}, &e),
+                             CAIRN_EDATA);
+        }
+        unload(&y);
+        unload(&x);
+        cairn_st_close(deltas);
+        base_close(&b);
+    }
+}
+
 static int has(const char *dir, const char *name)
 {
     struct cairn_st *st;
@@ -556,7 +642,7 @@ static void transposed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON("cpu", fixtures), ON("guard", fixtures), ON("cpu", own), ON("cpu", mixed_ranks), cmocka_unit_test(refused_configurations),
+        ON("cpu", fixtures), ON("guard", fixtures), ON("cpu", experts), ON("cpu", own), ON("cpu", mixed_ranks), cmocka_unit_test(refused_configurations),
         cmocka_unit_test(refused_tensors), cmocka_unit_test(transposed),
     };
 
