@@ -317,9 +317,10 @@ static int64_t last_kept(const struct cairn_retention *r)
     return r->keep < 0 ? INT64_MAX : r->keep < 1 ? 1 : r->keep;
 }
 
-static int every(const struct cairn_retention *r, int64_t step)
+/* However old it is. */
+static int stays(const struct cairn_retention *r, int64_t step)
 {
-    return r->keep_every > 0 && step % r->keep_every == 0;
+    return (r->keep_every > 0 && step % r->keep_every == 0) || (r->spare && step == *r->spare);
 }
 
 void cairn_retention_plan(const struct cairn_retention *r, const int64_t *step, int n, int *keep)
@@ -329,7 +330,7 @@ void cairn_retention_plan(const struct cairn_retention *r, const int64_t *step, 
 
         for (int j = 0; j < n; j++)
             newer += step[j] > step[i];
-        keep[i] = newer < last_kept(r) || every(r, step[i]);
+        keep[i] = newer < last_kept(r) || stays(r, step[i]);
     }
 }
 
@@ -390,7 +391,7 @@ enum cairn_status cairn_retention_apply(const struct cairn_retention *r, const s
         if (cairn_artefact_collected(gen[i].dir))
             TRY(cairn_artefact_collect(gen[i].dir, r, NULL, err));
     for (int i = first; i < m; i++) {
-        if (every(r, g[i].step))
+        if (stays(r, g[i].step))
             continue;
         for (int k = 0; k < first && !durable; k++) /* an attempt may have died between its link and its fsync: what stays must stay */
             TRY(cairn_artefact_durable(g[k].dir, err));

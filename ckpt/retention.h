@@ -21,6 +21,7 @@
 struct cairn_retention {
     int64_t keep;       /* the last this many stay; at least 1 (0 is taken as 1); -1: all */
     int64_t keep_every; /* steps divisible by this stay too; 0: none */
+    const int64_t *spare; /* so does this one, without a place of the last; NULL: none. Borrowed */
     int verify;         /* 1: read all bytes of what is kept as the last resort; 0: manifest, presence and sizes */
     const char *reason; /* goes to the marker */
     /* What cairn_holder_alive cannot tell (another host): 1 alive, 0 dead. NULL: taken as alive. */

@@ -145,7 +145,7 @@ saved() { # DIR: steps whose trainer state has its shards, in one line
     for mode in resident chained; do # killed behind step 3, and gone on in either way
         for _ in $(seq 20); do # until it was killed before its end
             rm -rf "$dir-$mode"
-            "$cairn" run "$micro" --run "$dir-$mode" "${long[@]}" run.mode=resident checkpoint.every=30 --quiet 2>"$BATS_TEST_TMPDIR/err" &
+            "$cairn" run "$micro" --run "$dir-$mode" "${long[@]}" run.mode=resident checkpoint.every=30 checkpoint.keep_policies=1 --quiet 2>"$BATS_TEST_TMPDIR/err" &
             pid=$!
             victim=
             until [ -n "$victim" ]; do

@@ -20,6 +20,7 @@
 #include "ckpt/retention.h"
 #include "ckpt/verify.h"
 #include "stages/common/lock.h"
+#include "stages/common/publish.h"
 #include "stages/common/run.h"
 #include "stages/common/setup.h"
 #include "tools/cli.h"
@@ -309,18 +310,13 @@ static enum cairn_status stored_freed(void *arg, const struct cairn_nodestore_en
 static enum cairn_status collect(struct gc *g, struct cairn_error *err)
 {
     const struct cairn_recipe *recipe = g->run->frozen;
-    const struct cairn_retention states = {.keep = cairn_recipe_i64(recipe, "checkpoint.keep"),
-                                           .keep_every = cairn_recipe_i64(recipe, "checkpoint.keep_every"),
-                                           .reason = "checkpoint.keep"};
-    struct cairn_retention policies = {.keep = -1, .reason = "checkpoint.keep_policies"};
+    struct cairn_publish_keep keep;
     struct cairn_nodestore_opts store;
-    const json_t *keep = cairn_recipe_get(recipe, "checkpoint.keep_policies");
     enum cairn_status st = CAIRN_OK;
 
-    TRY(retain(g, CAIRN_STAGE_TRAIN, "step", "a trainer state", &states, err));
-    if (json_is_integer(keep))
-        policies.keep = json_integer_value(keep) + cairn_recipe_i64(recipe, "run.lag");
-    TRY(retain(g, CAIRN_STAGE_SYNC, "policy", "a policy", &policies, err));
+    TRY(cairn_publish_keep(&keep, g->run, recipe, last_step(g->run, "step"), err));
+    TRY(retain(g, CAIRN_STAGE_TRAIN, "step", "a trainer state", &keep.states, err));
+    TRY(retain(g, CAIRN_STAGE_SYNC, "policy", "a policy", &keep.policies, err));
     TRY(leftovers(g, err));
     TRY(cairn_quarantine_expire(g->run->dir, g->a->days * 86400, g->a->dry, quarantine_freed, g, err));
     TRY(cairn_shm_sweep(CAIRN_SHM_DIR, g->a->dry, shm_freed, g, err));

@@ -164,22 +164,55 @@ out:
     return st;
 }
 
+enum cairn_status cairn_publish_state(const struct cairn_run *run, int64_t last, int64_t *step, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    const int first = cairn_recipe_has(run->recipe, "warm_start") ? 0 : 1; /* that has a state */
+
+    for (*step = last; *step >= first; --*step) {
+        const struct cairn_link l = {*step, CAIRN_STAGE_TRAIN, NULL};
+        char *dir;
+        int gone;
+
+        if (!cairn_link_done(run, &l))
+            continue;
+        if (!(dir = cairn_link_path(run, &l)))
+            return CAIRN_NOMEM(err);
+        st = cairn_artefact_collected_look(dir, &gone, err);
+        free(dir);
+        if (st != CAIRN_OK || !gone)
+            break;
+    }
+    return st;
+}
+
+enum cairn_status cairn_publish_keep(struct cairn_publish_keep *k, const struct cairn_run *run, const struct cairn_recipe *recipe, int64_t last,
+                                     struct cairn_error *err)
+{
+    const json_t *policies = cairn_recipe_get(recipe, "checkpoint.keep_policies");
+
+    *k = (struct cairn_publish_keep){
+        .states = {.keep = cairn_recipe_i64(recipe, "checkpoint.keep"),
+                   .keep_every = cairn_recipe_i64(recipe, "checkpoint.keep_every"),
+                   .reason = "checkpoint.keep"},
+        .policies = {.keep = -1, .spare = &k->newest, .reason = "checkpoint.keep_policies"},
+    };
+    if (json_is_integer(policies)) /* a rollout may still be due from an older one */
+        k->policies.keep = json_integer_value(policies) + cairn_recipe_i64(run->frozen, "run.lag");
+    return cairn_publish_state(run, last, &k->newest, err);
+}
+
 enum cairn_status cairn_publish_after(const struct cairn_run *run, const struct cairn_link *l, struct cairn_error *err)
 {
-    struct cairn_retention states = {.keep = cairn_recipe_i64(run->recipe, "checkpoint.keep"),
-                                     .keep_every = cairn_recipe_i64(run->recipe, "checkpoint.keep_every"),
-                                     .reason = "checkpoint.keep"};
-    struct cairn_retention policies = {.keep = -1, .reason = "checkpoint.keep_policies"};
-    const json_t *keep = cairn_recipe_get(run->recipe, "checkpoint.keep_policies");
+    struct cairn_publish_keep keep;
     enum cairn_status st = CAIRN_OK;
 
     TRY(cairn_metrics_step(run, l->step, err));
     TRY(cairn_inside_drop(run, l->step, err)); /* should a kill have come before train did */
-    TRY(retain(run, CAIRN_STAGE_TRAIN, l->step, &states, err));
-    if (json_is_integer(keep)) {
-        policies.keep = json_integer_value(keep) + cairn_recipe_i64(run->frozen, "run.lag"); /* a rollout may still be due from an older one */
-        TRY(retain(run, CAIRN_STAGE_SYNC, l->step, &policies, err));
-    }
+    TRY(cairn_publish_keep(&keep, run, run->recipe, l->step, err));
+    TRY(retain(run, CAIRN_STAGE_TRAIN, l->step, &keep.states, err));
+    if (keep.policies.keep > 0)
+        TRY(retain(run, CAIRN_STAGE_SYNC, l->step, &keep.policies, err));
 out:
     return st;
 }

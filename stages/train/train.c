@@ -361,29 +361,6 @@ out:
 
 /* ---- states that were only told ------------------------------------------------------------------------------------------ */
 
-/* The newest step up to `step` whose state is there to begin the next one with: 0 where the first policy's weights are the masters. -1: none. On
- * rank 0. */
-static enum cairn_status state_find(const struct cairn_run *run, int64_t step, int64_t *from, struct cairn_error *err)
-{
-    enum cairn_status st = CAIRN_OK;
-
-    for (*from = step; *from >= 0; --*from) {
-        const struct cairn_link l = {*from, CAIRN_STAGE_TRAIN, NULL};
-        char *dir;
-        int gone;
-
-        if (!*from && !cairn_recipe_has(run->recipe, "warm_start"))
-            break;
-        if (!(dir = cairn_link_path(run, &l)))
-            return CAIRN_NOMEM(err);
-        st = cairn_artefact_collected_look(dir, &gone, err);
-        free(dir);
-        if (st != CAIRN_OK || !gone)
-            break;
-    }
-    return st;
-}
-
 /* Trains one step again that is committed, in memory. */
 static enum cairn_status step_again(struct cairn_stage_ctx *ctx, int64_t step, struct cairn_error *err)
 {
@@ -464,7 +441,7 @@ static enum cairn_status catch_up(struct cairn_stage_ctx *ctx, int64_t step, str
     if (step < 1 || kept_is(ctx, step))
         return CAIRN_OK;
     if (ctx->world->rank == 0)
-        st = state_find(ctx->run, step, &from, err);
+        st = cairn_publish_state(ctx->run, step, &from, err);
     TRY(cairn_ranks_tell(ctx, "the last state", st, &from, sizeof from, err));
     if (from < 0 || from == step)
         goto out;

@@ -26,6 +26,10 @@ static void plans(void **state)
 
         cairn_retention_plan(&r, step, 7, keep);
         assert_memory_equal(keep, t[i].want, sizeof keep);
+        r.spare = &step[1];
+        cairn_retention_plan(&r, step, 7, keep);
+        for (int k = 0; k < 7; k++)
+            assert_int_equal(keep[k], t[i].want[k] || k == 1);
     }
 }
 
@@ -74,6 +78,10 @@ static void applies(void **state)
     assert_false(cairn_path_exists(path));
     ok(cairn_retention_apply(&r, gen, 6, &n, err));
     assert_int_equal(n, 0);
+    r.keep_every = 0;
+    r.spare = &gen[0].step;
+    ok(cairn_retention_apply(&r, gen, 6, &n, err));
+    assert_true(n == 1 && readable(0) && !readable(3) && readable(4) && readable(5));
 }
 
 static void damaged_ones_use_no_place(void **state)
