@@ -238,6 +238,31 @@ const struct cairn_tensor_entry *cairn_manifest_find(const struct cairn_manifest
     return find_tensor(m, target ? target : name);
 }
 
+/* Part `p` lies inside of slice `s`, both of the same tensor. */
+static int lies_in(const struct cairn_slice *p, const struct cairn_slice *s)
+{
+    for (int d = 0; d < s->ndim; d++)
+        if (p->offset[d] < s->offset[d] || p->offset[d] + p->local[d] > s->offset[d] + s->local[d])
+            return 0;
+    return 1;
+}
+
+int cairn_manifest_tells(const struct cairn_manifest *m, const struct cairn_slice *s)
+{
+    const struct cairn_tensor_entry *t = find_tensor(m, s->name);
+    struct cairn_digest sum = {0, 0};
+    int64_t covered = 0;
+
+    if (!t || t->dtype != s->dtype || t->ndim != s->ndim || memcmp(t->shape, s->shape, (size_t)s->ndim * sizeof *s->shape))
+        return 0;
+    for (int i = 0; i < t->nparts; i++)
+        if (lies_in(t->parts[i].slice, s)) {
+            sum = cairn_digest_add(sum, t->parts[i].slice->sum);
+            covered += count_of(s->ndim, t->parts[i].slice->local);
+        }
+    return covered == count_of(s->ndim, s->local) && cairn_digest_equal(sum, s->sum);
+}
+
 static enum cairn_status logical(struct cairn_manifest *m, const char *where, struct cairn_error *err)
 {
     struct cairn_str s = {0};

@@ -111,6 +111,8 @@ enum cairn_status cairn_manifest_add_shard(struct cairn_manifest *m, struct cair
 enum cairn_status cairn_manifest_seal(struct cairn_manifest *m, const char *where, struct cairn_error *err);
 /* The tensor by name or alias; NULL if there is none. After seal or load. */
 const struct cairn_tensor_entry *cairn_manifest_find(const struct cairn_manifest *m, const char *name);
+/* 1: the parts that m tells of make up this slice of a tensor, and their sums are its sum. 0: they say something else, or are cut otherwise. */
+int cairn_manifest_tells(const struct cairn_manifest *m, const struct cairn_slice *s);
 /* One digest of everything that decides what the artefact must contain: kind, step, recipe, inputs. Attempts on one
  * artefact compare it. */
 struct cairn_digest cairn_manifest_identity(const struct cairn_manifest *m);

@@ -180,6 +180,32 @@ saved() { # DIR: steps whose trainer state has its shards, in one line
     [ ! -e "$dir-2/step/000002/train/MANIFEST.json" ]
 }
 
+@test "checkpoint.every: a state that is not made again as its manifest tells is refused, whichever step's, policies there or not" {
+    four=(run.steps=4 run.eval_every=0 run.mode=resident checkpoint.every=9)
+    micro_run "$dir" "${four[@]}"
+    rm -rf "$dir/step/000004" "$dir/policy/000004"
+    cp -r "$dir" "$dir-other" # the same run, of which steps 2 and 3 came out another way
+    rm -rf "$dir-other"/step/00000[23] "$dir-other"/policy/00000[23]
+    is 0 "$cairn" amend "$dir-other" train.learning_rate=0.003 --from-step 2
+    is 0 "$cairn" run "$dir-other/recipe.yaml" --run "$dir-other"
+    four+=(checkpoint.keep_policies=1)
+    is 0 "$cairn" init "$dir/recipe.yaml" --run "$dir" checkpoint.keep_policies=1
+    is 0 "$cairn" gc "$dir" --dry-run
+    says "policy/000001" "policy/000002"
+    is 0 "$cairn" gc "$dir" # that of step 0 is what training again begins with
+    [ "$(ls -d "$dir"/policy/*/a1 | tr -dc '0-9 \n' | sed 's/.*00000\([0-9]\)1$/\1/' | tr '\n' ' ')" = "0 3 " ]
+    for step in 2 3; do
+        rm -rf "$dir-forged"
+        cp -r "$dir" "$dir-forged"
+        cp "$dir-other/step/00000$step/train/MANIFEST.json" "$dir-forged/step/00000$step/train/"
+        is 76 "$cairn" run "$micro" --run "$dir-forged" "${four[@]}"
+        says "the state of step $step, which checkpoint.every left unsaved, comes out another when it is trained again: master:"
+        [ ! -e "$dir-forged/step/000004/train/MANIFEST.json" ]
+    done
+    is 76 "$cairn" run "$micro" --run "$dir-forged" "${four[@]}" run.mode=chained
+    is 0 "$cairn" run "$micro" --run "$dir" "${four[@]}"
+}
+
 @test "a role that fails takes the others along, with its sentence and code" {
     micro_run "$dir" run.steps=2
     rm "$dir"/step/000002/train/a*/master*.h5 # what the trainer begins step 3 with

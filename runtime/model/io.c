@@ -160,6 +160,21 @@ struct names { /* of one tensor in a shard */
     char name[NAME_BYTES], each[NAME_BYTES];
 };
 
+/* Parameter i as the artefact has it; names are its memory. */
+static struct cairn_slice slice_of(const struct cairn_param_table *t, const struct cairn_save_opts *o, int i, struct names *names)
+{
+    const struct cairn_param *p = &t->param[i];
+    struct cairn_slice s;
+
+    tensor_name(o->prefix, p->name, names->name, NAME_BYTES);
+    s = cairn_slice_whole(names->name, dtype_of(t, o, i), p->ndim, p->dim);
+    if (p->experts && cairn_expert_name(names->name, -1, names->each, NAME_BYTES))
+        s.each = names->each;
+    if (o->share)
+        s = cairn_slice_part(&s, 0, o->share->row ? o->share->row[i] : 0, rows_of(t, o, i));
+    return s;
+}
+
 static enum cairn_status save_shard(const struct cairn_source *src, struct cairn_attempt *a, const struct cairn_save_opts *o,
                                     int begin, int end, const char *name, const char *identity, struct cairn_shard_entry **entry,
                                     struct staging *g, struct cairn_progress *bar, int64_t *done, struct cairn_error *err)
@@ -173,19 +188,11 @@ static enum cairn_status save_shard(const struct cairn_source *src, struct cairn
 
     if (!slice || !names)
         TRY(CAIRN_NOMEM(err));
-    for (int i = begin; i < end; i++) {
-        const struct cairn_param *p = &src->table->param[i];
-
-        if (!wanted(src->table, o, i))
-            continue;
-        tensor_name(o->prefix, p->name, names[n].name, NAME_BYTES);
-        slice[n] = cairn_slice_whole(names[n].name, dtype_of(src->table, o, i), p->ndim, p->dim);
-        if (p->experts && cairn_expert_name(names[n].name, -1, names[n].each, NAME_BYTES))
-            slice[n].each = names[n].each;
-        if (o->share)
-            slice[n] = cairn_slice_part(&slice[n], 0, o->share->row ? o->share->row[i] : 0, rows_of(src->table, o, i));
-        n++;
-    }
+    for (int i = begin; i < end; i++)
+        if (wanted(src->table, o, i)) {
+            slice[n] = slice_of(src->table, o, i, &names[n]);
+            n++;
+        }
     TRY(cairn_attempt_shard(a, &w, name, slice, n, &so, err));
     n = 0;
     for (int i = begin; i < end; i++)
@@ -446,42 +453,87 @@ static enum cairn_status read_copy(void *arg, int i, int64_t begin, int64_t n, e
     return CAIRN_OK;
 }
 
+/* The sets of a trainer state. */
+struct trainer_set {
+    const struct cairn_store *store;
+    const char *stem, *prefix;
+};
+
+static void trainer_sets(const struct cairn_optimizer *o, struct trainer_set set[3])
+{
+    set[0] = (struct trainer_set){&o->master, "master", "master:"};
+    set[1] = (struct trainer_set){&o->m, "m", "m:"};
+    set[2] = (struct trainer_set){&o->v, "v", "v:"};
+}
+
+static struct cairn_save_opts trainer_set_opts(const struct cairn_optimizer *o, const struct trainer_set *set)
+{
+    return (struct cairn_save_opts){.prefix = set->prefix, .trainable_only = 1, .dtype = CAIRN_F32, .share = o->ranks > 1 ? set->store : NULL};
+}
+
 enum cairn_status cairn_trainer_save(const struct cairn_optimizer *o, struct cairn_attempt *a, struct cairn_manifest *manifest,
                                      const struct cairn_trainer_save_opts *opts, struct cairn_error *err)
 {
     struct cairn_digest *told = NULL;
     enum cairn_status st = CAIRN_OK;
-    const struct {
-        const struct cairn_store *store;
-        const char *stem, *prefix;
-    } set[] = {{&o->master, "master", "master:"}, {&o->m, "m", "m:"}, {&o->v, "v", "v:"}};
+    struct trainer_set set[3];
 
     if (opts->hollow && (opts->h_values || !(told = calloc((size_t)o->table->count + 1, sizeof *told))))
         TRY(opts->h_values ? CAIRN_BUG(err, "copies that are told of") : CAIRN_NOMEM(err));
+    trainer_sets(o, set);
     for (int i = 0; i < 3; i++) {
         struct cairn_store_source from = {set[i].store, o->k};
         struct copy_source copy = {set[i].store, opts->h_values ? opts->h_values[i] : NULL};
         struct cairn_source src = copy.h ? (struct cairn_source){o->table, read_copy, &copy, NULL} : cairn_source_store(&from);
+        struct cairn_save_opts so = trainer_set_opts(o, &set[i]);
         char stem[32];
-        const struct cairn_save_opts so = {.stem = stem,
-                                           .prefix = set[i].prefix,
-                                           .trainable_only = 1,
-                                           .dtype = CAIRN_F32,
-                                           .identity = opts->identity,
-                                           .share = o->ranks > 1 ? set[i].store : NULL,
-                                           .through = opts->through,
-                                           .told = told};
 
         if (o->ranks > 1)
             snprintf(stem, sizeof stem, "%s-r%04d", set[i].stem, o->rank);
         else
             snprintf(stem, sizeof stem, "%s", set[i].stem);
+        so.stem = stem;
+        so.identity = opts->identity;
+        so.through = opts->through;
+        so.told = told;
         if (told)
             TRY(cairn_store_sums(set[i].store, set[i].prefix, o->k, told, err));
         TRY(cairn_save(&src, a, manifest, &so, err));
     }
 out:
     free(told);
+    return st;
+}
+
+enum cairn_status cairn_trainer_compare(const struct cairn_optimizer *o, const struct cairn_manifest *m, char *other, size_t n,
+                                        struct cairn_error *err)
+{
+    struct cairn_digest *sum = calloc((size_t)o->table->count + 1, sizeof *sum);
+    enum cairn_status st = CAIRN_OK;
+    struct trainer_set set[3];
+
+    other[0] = 0;
+    if (!sum)
+        TRY(CAIRN_NOMEM(err));
+    trainer_sets(o, set);
+    for (int k = 0; k < 3 && !other[0]; k++) {
+        const struct cairn_save_opts so = trainer_set_opts(o, &set[k]);
+
+        TRY(cairn_store_sums(set[k].store, set[k].prefix, o->k, sum, err));
+        for (int i = 0; i < o->table->count && !other[0]; i++) {
+            struct cairn_slice s;
+            struct names names;
+
+            if (!wanted(o->table, &so, i) || !rows_of(o->table, &so, i))
+                continue;
+            s = slice_of(o->table, &so, i, &names);
+            s.sum = sum[i];
+            if (!cairn_manifest_tells(m, &s))
+                snprintf(other, n, "%s", s.name);
+        }
+    }
+out:
+    free(sum);
     return st;
 }
 

@@ -81,6 +81,10 @@ struct cairn_trainer_save_opts {
 };
 enum cairn_status cairn_trainer_save(const struct cairn_optimizer *o, struct cairn_attempt *a, struct cairn_manifest *manifest,
                                      const struct cairn_trainer_save_opts *opts, struct cairn_error *err);
+/* Is this the state that manifest m tells of, by the digests of its tensors (of a share, of its rows)? Its data are not read and need not be there.
+ * other: the name of the first tensor that is another one, or is cut otherwise; "" if none is. */
+enum cairn_status cairn_trainer_compare(const struct cairn_optimizer *o, const struct cairn_manifest *m, char *other, size_t n,
+                                        struct cairn_error *err);
 /* Copies masters, m and v into h[0], h[1], h[2], o->end - o->begin floats each. */
 enum cairn_status cairn_trainer_snapshot(const struct cairn_optimizer *o, float *const *h, struct cairn_error *err);
 enum cairn_status cairn_trainer_load(struct cairn_optimizer *o, struct cairn_reader *r, struct cairn_error *err);

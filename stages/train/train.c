@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "base/signals.h"
 #include "base/str.h"
-#include "ckpt/retention.h"
 #include "model/io.h"
 #include "stages/common/inside.h"
 #include "stages/common/publish.h"
@@ -361,6 +360,35 @@ out:
 
 /* ---- states that were only told ------------------------------------------------------------------------------------------ */
 
+/* Is what came out again the state that the manifest of its step tells of? Masters, moments and count of updates, whether data and policy are still
+ * there or not. */
+static enum cairn_status state_compare(struct cairn_stage_ctx *ctx, const struct kept *k, struct cairn_error *err)
+{
+    const struct cairn_link l = {k->step, CAIRN_STAGE_TRAIN, NULL};
+    char *dir = cairn_link_path(ctx->run, &l), other[CAIRN_TENSOR_NAME_MAX + 1] = "";
+    struct cairn_manifest *m = NULL;
+    enum cairn_status st = CAIRN_OK;
+    int64_t updates;
+
+    if (!dir)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_manifest_load(&m, dir, err));
+    TRY(cairn_json_i64(m->content, "updates", 0, INT64_MAX, &updates, dir, err));
+    if (updates != k->t.optimizer.updates)
+        snprintf(other, sizeof other, "the count of updates");
+    else
+        TRY(cairn_trainer_compare(&k->t.optimizer, m, other, sizeof other, err));
+    if (other[0])
+        TRY(cairn_fail(err, CAIRN_ENUMERIC,
+                       "the state of step %lld, which checkpoint.every left unsaved, comes out another when it is trained again: %s is not what %s tells; "
+                       "go on with the numerics and layout that it was made with (%s, %s; here %s, %s)",
+                       (long long)k->step, other, dir, m->numerics, m->layout, ctx->manifest->numerics, ctx->manifest->layout));
+out:
+    cairn_manifest_destroy(m);
+    free(dir);
+    return st;
+}
+
 /* Trains one step again that is committed, in memory. */
 static enum cairn_status step_again(struct cairn_stage_ctx *ctx, int64_t step, struct cairn_error *err)
 {
@@ -387,50 +415,6 @@ static enum cairn_status step_again(struct cairn_stage_ctx *ctx, int64_t step, s
     return st;
 }
 
-/* Are the trainer's weights those of the policy that was published behind the step? By all bytes, where they are still there. */
-static enum cairn_status policy_compare(struct cairn_stage_ctx *ctx, const struct kept *k, struct cairn_error *err)
-{
-    const struct cairn_link l = {k->step, CAIRN_STAGE_SYNC, NULL};
-    const struct cairn_store *have = k->t.published;
-    char *dir = cairn_link_path(ctx->run, &l);
-    struct cairn_reader *r = NULL;
-    struct cairn_store want = {0};
-    unsigned char *a = NULL, *b = NULL;
-    enum cairn_status st = CAIRN_OK;
-
-    if (!dir)
-        TRY(CAIRN_NOMEM(err));
-    if (!cairn_artefact_committed(dir) || cairn_artefact_collected(dir))
-        goto out;
-    TRY(cairn_reader_open(&r, dir, NULL, err));
-    TRY(cairn_weights_create(&want, have->table, k->t.k, err));
-    TRY(cairn_load(&want, r, NULL, k->t.k, NULL, err));
-    for (int i = 0; i < have->table->count; i++) {
-        size_t n = cairn_tensor_bytes(&have->tensor[i]);
-
-        if (have->table->param[i].frozen || !have->tensor[i].buf)
-            continue;
-        free(a);
-        free(b);
-        a = malloc(n + 1);
-        b = malloc(n + 1);
-        if (!a || !b)
-            TRY(CAIRN_NOMEM(err));
-        TRY(cairn_tensor_get(&k->t.k->stream, &have->tensor[i], a, n, err));
-        TRY(cairn_tensor_get(&k->t.k->stream, &want.tensor[i], b, n, err));
-        if (memcmp(a, b, n))
-            TRY(cairn_fail(err, CAIRN_EDEVICE, "the state of step %lld, which checkpoint.every left unsaved, comes out with another %s than %s has: go on "
-                           "with the numerics that it was made with", (long long)k->step, have->table->param[i].name, dir));
-    }
-out:
-    free(a);
-    free(b);
-    cairn_store_free(&want);
-    cairn_reader_close(r);
-    free(dir);
-    return st;
-}
-
 /* The trainer as it was behind `step`, where its state was only told: from the last one that was saved, by training again. Otherwise nothing is
  * done. */
 static enum cairn_status catch_up(struct cairn_stage_ctx *ctx, int64_t step, struct cairn_error *err)
@@ -448,9 +432,10 @@ static enum cairn_status catch_up(struct cairn_stage_ctx *ctx, int64_t step, str
     if (ctx->world->rank == 0)
         cairn_info("the state of step %lld is in memory only until checkpoint.every saves it: training again from step %lld on", (long long)step,
                    (long long)from + 1);
-    for (int64_t s = from + 1; s <= step; s++)
+    for (int64_t s = from + 1; s <= step; s++) {
         TRY(step_again(ctx, s, err));
-    TRY(cairn_ranks_agree(ctx, "the policy made again", policy_compare(ctx, ctx->kept, err), err));
+        TRY(cairn_ranks_agree(ctx, "the state made again", state_compare(ctx, ctx->kept, err), err));
+    }
 out:
     return st;
 }

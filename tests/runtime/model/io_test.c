@@ -34,7 +34,9 @@ static void training(void **state)
     struct cairn_reader *r, *base;
     struct cairn_store w;
     struct artefact x;
+    struct cairn_manifest *m;
     struct cairn_digest d[2];
+    char other[200];
 
     (void)state;
     tiny_open(&t, "guard", 1, TINY_SPARSE, 0);
@@ -73,8 +75,33 @@ static void training(void **state)
     x = begin(hf_path("state3"), "trainer"); /* told, by sums that the device makes, of the same state */
     json_object_set_new(x.m->content, "updates", json_integer(77));
     OK(cairn_trainer_save(&o, x.a, x.m, &(struct cairn_trainer_save_opts){.hollow = 1}, err));
+    OK(cairn_manifest_set_hollow(x.m, "told", err));
     commit(&x);
     assert_true(cairn_digest_equal(d[0], digest(hf_path("state3"))));
+    OK(cairn_manifest_load(&m, hf_path("state3"), err)); /* and held against that state, without its data */
+    OK(cairn_trainer_compare(&o, m, other, sizeof other, err));
+    assert_string_equal(other, "");
+    for (int s = 0; s < 3; s++) { /* one bit of one tensor of each set */
+        const struct cairn_store *store = s == 0 ? &o.master : s == 1 ? &o.m : &o.v;
+        int last = t.table.count - 1;
+        char want[200];
+        float *h;
+
+        while (!store->tensor[last].buf)
+            last--;
+        h = tiny_get(&t.k, &store->tensor[last]);
+        ((uint32_t *)(void *)h)[0] ^= 1;
+        OK(cairn_tensor_set(&t.k.stream, &store->tensor[last], h, cairn_tensor_bytes(&store->tensor[last]), err));
+        OK(cairn_trainer_compare(&o, m, other, sizeof other, err));
+        snprintf(want, sizeof want, "%s%s", s == 0 ? "master:" : s == 1 ? "m:" : "v:", t.table.param[last].name);
+        assert_string_equal(other, want);
+        ((uint32_t *)(void *)h)[0] ^= 1;
+        OK(cairn_tensor_set(&t.k.stream, &store->tensor[last], h, cairn_tensor_bytes(&store->tensor[last]), err));
+        free(h);
+    }
+    OK(cairn_trainer_compare(&o, m, other, sizeof other, err));
+    assert_string_equal(other, "");
+    cairn_manifest_destroy(m);
     OK(cairn_reader_open(&r, hf_path("state"), NULL, err));
     OK(cairn_trainer_load(&p, r, err));
     assert_int_equal(p.updates, 77);
