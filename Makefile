@@ -380,7 +380,7 @@ test-faults: bootstrap
 test-slurm:
 	tools/bootstrap --cluster
 	@$(SUB) --silent all $(B)/tests/pmi_hello $(B)/lib/hold.so
-	@$(SUB) --silent PLANTED=1 all
+	@$(SUB) --silent PLANTED=1 B=build-planted all
 	CAIRN_BUILD=$(B) bats --timing tests/slurm.bats $(wildcard tests/slurm/*.bats)
 
 # A shell on such a cluster; it goes with the shell.
