@@ -19,8 +19,8 @@
  *   }
  * `check` is XXH3-128 of all bytes of the file before the line that holds it; that line and the closing brace are
  * byte for byte `  "check": "<hex>"\n}\n`, so that no bit of the file can change unseen. "hollow" has its place behind "version", where a short
- * read finds it; a shard that holds no data says `"hollow": true` behind its "identity". Above 512 shards a shard
- * has instead of "identity", "table" and "tensors": "index": ["a2/rank0000.json", "<XXH3-128 of that file>"], and the
+ * read finds it; a shard that holds no data says `"hollow": true` behind its "identity". Above 512 shards a shard (not of a hollow artefact, of which
+ * nothing but the manifest stays) has instead of "identity", "table" and "tensors": "index": ["a2/rank0000.json", "<XXH3-128 of that file>"], and the
  * file of that name holds the shard entry in the same form, with its own check (attempt.h writes it anyway).
  *
  * Logical digest (format, fixed for ever): the sum mod 2^128 of

@@ -155,7 +155,7 @@ enum cairn_status cairn_manifest_text(const struct cairn_manifest *m, char **out
     for (int i = 0; i < m->nshards; i++) {
         cairn_str_puts(&s, i ? ",\n    {" : "\n    {");
         put_entry_head(&s, m->shards[i]);
-        if (m->nshards > CAIRN_MANIFEST_MAX_INLINE) {
+        if (m->nshards > CAIRN_MANIFEST_MAX_INLINE && !m->hollow[0]) {
             struct cairn_digest d;
             char name[300];
 

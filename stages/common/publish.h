@@ -22,11 +22,11 @@ enum cairn_status cairn_publish_store(struct cairn_stage_ctx *ctx, const struct 
 /* A trainer state that was only told (checkpoint.every) and whose policy is missing, since a kill came between the two, goes: the step is trained
  * again. For whoever walks the chain, before it looks at what is done; by one process. */
 enum cairn_status cairn_publish_settle(const struct cairn_run *run, struct cairn_error *err);
-/* The newest step up to `last` whose trainer state is there, so that training goes on from it: 0 where the first policy's weights are the masters. -1:
- * none. */
+/* The newest step up to `last` whose trainer state is there, so that training goes on from it: 0 where the first policy's weights are the
+ * masters. -1: none. */
 enum cairn_status cairn_publish_state(const struct cairn_run *run, int64_t last, int64_t *step, struct cairn_error *err);
-/* What the checkpoint section of `recipe` keeps of the steps up to `last`. Of policies also the one behind the newest state: where later ones were only
- * told, a trainer that starts anew begins with it. Does not move: policies.spare is in it. */
+/* What the checkpoint section of `recipe` keeps of the steps up to `last`. Of policies also the one behind the newest state: where later ones were
+ * only told, a trainer that starts anew begins with it. Does not move: policies.spare is in it. */
 struct cairn_publish_keep {
     struct cairn_retention states, policies; /* policies.keep -1: all */
     int64_t newest;

@@ -380,8 +380,8 @@ static enum cairn_status state_compare(struct cairn_stage_ctx *ctx, const struct
         TRY(cairn_trainer_compare(&k->t.optimizer, m, other, sizeof other, err));
     if (other[0])
         TRY(cairn_fail(err, CAIRN_ENUMERIC,
-                       "the state of step %lld, which checkpoint.every left unsaved, comes out another when it is trained again: %s is not what %s tells; "
-                       "go on with the numerics and layout that it was made with (%s, %s; here %s, %s)",
+                       "the state of step %lld, which checkpoint.every left unsaved, comes out another when it is trained again: %s is not what %s "
+                       "tells; go on with the numerics and layout that it was made with (%s, %s; here %s, %s)",
                        (long long)k->step, other, dir, m->numerics, m->layout, ctx->manifest->numerics, ctx->manifest->layout));
 out:
     cairn_manifest_destroy(m);

@@ -234,12 +234,55 @@ static void says_so_itself(void **state)
     assert_false(cairn_path_exists(path));
 }
 
+/* Above 512 shards, too, all that its manifest tells is in the manifest. */
+static void many_shards(void **state)
+{
+    enum { N = 600 };
+    static const int64_t dim[] = {N, 4};
+    const struct cairn_slice whole = cairn_slice_whole("w", CAIRN_F32, 2, dim);
+    struct cairn_manifest *m;
+    struct tried t;
+
+    (void)state;
+    snprintf(dir, sizeof dir, "%s", at("many"));
+    ok(try_begin(&t, err));
+    for (int i = 0; i < N; i++) {
+        struct cairn_slice s = cairn_slice_part(&whole, 0, i, 1);
+        struct cairn_shard_entry *e;
+        struct cairn_shard *w;
+        char name[32];
+
+        snprintf(name, sizeof name, "rank%04d", i);
+        ok(cairn_attempt_shard(t.a, &w, name, &s, 1, &(struct cairn_shard_opts){.hollow = 1}, err));
+        ok(cairn_shard_tell(w, 0, (struct cairn_digest){(uint64_t)i, 1}, err));
+        ok(cairn_attempt_shard_done(t.a, &w, &e, err));
+        ok(cairn_manifest_add_shard(t.m, e, err));
+    }
+    ok(cairn_manifest_set_hollow(t.m, "every so often", err));
+    ok(cairn_attempt_commit(t.a, t.m, err));
+    ok(cairn_artefact_collect(dir, NULL, NULL, err));
+    ok(cairn_manifest_load(&m, dir, err));
+    assert_true(m->nshards == N && cairn_digest_equal(m->digest, t.m->digest));
+    for (int i = 0; i < N; i++) {
+        struct cairn_slice s = cairn_slice_part(&whole, 0, i, 1);
+
+        s.sum = (struct cairn_digest){(uint64_t)i, 1};
+        assert_true(cairn_manifest_tells(m, &s));
+        s.sum.lo++;
+        assert_false(cairn_manifest_tells(m, &s));
+    }
+    cairn_manifest_destroy(m);
+    try_end(&t);
+    ok(cairn_verify_tree(dir, NULL, NULL, err));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hollow_while_another_begins),
         cmocka_unit_test(collected_while_another_begins),
         cmocka_unit_test(says_so_itself),
+        cmocka_unit_test(many_shards),
     };
 
     return cmocka_run_group_tests(tests, scratch_up, scratch_down);

@@ -1,9 +1,9 @@
 /* main.c - the fault campaign: `build/tests/faults PART ... [options]` (--help), TAP on stdout, progress on stderr.
  *
  * Run from the root of the repository. Exit code 0: no violation, 1: some. Which fault of the plan (F1 ...) is where:
- *     points   F1 F2 F5-F9 F15 F49 F50     kills    F3 F46      stops   F21 F23 F24     races  F16-F18 F31     space   F5 F45
+ *     points   F1 F2 F5-F9 F15 F49 F50     kills    F3 F29 F46  stops   F21 F23 F24     races  F16-F18 F31     space   F5
  *     flips    F8 F10-F14                  crashes  F4 F7       memory  F32 F50         pins   F52             ranks   F1-F3 F29
- *     strange  F13 F15 F16 F19 F33 F44 F47 F48                  growth  F36
+ *     strange  F13 F15 F16 F19 F33 F44 F45 F47 F48              growth  F36             threads  none: it tries the shim that brings them
  *
  * F54 is a part of the check that every trial ends with (lab.h). F53 is Slurm's matter (tests/slurm).
  */

@@ -1,5 +1,5 @@
 /* strange.c - a run directory that is not as we left it: files of others, other clocks, locks and epochs of processes that are gone, another
- * recipe (F13, F15, F16, F19, F33, F44, F47, F48).
+ * recipe (F13, F15, F16, F19, F33, F44, F45, F47, F48).
  *
  * Each case is a state of the run, something done to it by sh (R: the run, O: a finished run of the same recipe with another seed, M: the
  * recipe, B: where the programs are), and what `cairn run` does next: go on to the same bits (extra files stay where they are), or end with one code and a sentence
