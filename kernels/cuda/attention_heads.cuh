@@ -9,6 +9,7 @@
 #define CAIRN_KERNELS_CUDA_ATTENTION_HEADS_CUH
 
 #include "kernel.cuh"
+#include "scan.cuh"
 #include "wgmma.cuh"
 
 #define HIGH       128        /* rows (keys) of a block of threads, half of them a warpgroup's */
@@ -57,13 +58,8 @@ __device__ static inline void span_find(const struct heads_job *k, int item, int
             else
                 len = (int)(end - begin);
         }
-        tiles = sum = (len + HIGH - 1) / HIGH;
-#pragma unroll
-        for (int i = 1; i < 32; i *= 2) {
-            int other = __shfl_up_sync(0xffffffffu, sum, i);
-
-            sum += lane >= i ? other : 0;
-        }
+        tiles = (len + HIGH - 1) / HIGH;
+        sum = lanes_upto(tiles);
         most = __shfl_sync(0xffffffffu, sum, 31);
         if (item < before + most) {
             int at = __ffs((int)__ballot_sync(0xffffffffu, before + sum > item)) - 1, tile;

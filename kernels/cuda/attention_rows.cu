@@ -5,6 +5,7 @@
  * its sequence alone; the order in which integer atomics happen changes nothing.
  */
 #include "attention_tile.cuh"
+#include "scan.cuh"
 
 #define LOOK_THREADS 256
 #define SORT_THREADS 1024
@@ -34,14 +35,8 @@ __global__ void __launch_bounds__(LOOK_THREADS) rows_look(struct attention_job k
 /* Sum of x over the threads before this one, and over all. Every thread of SORT_THREADS. room: SORT_WARPS. */
 __device__ static int sum_before(int x, int *room, int *all)
 {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, upto = x, before = 0;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, upto = lanes_upto(x), before = 0;
 
-#pragma unroll
-    for (int h = 1; h < 32; h <<= 1) {
-        int y = __shfl_up_sync(0xffffffffu, upto, h);
-
-        upto += lane >= h ? y : 0;
-    }
     __syncthreads();
     if (lane == 31)
         room[warp] = upto;

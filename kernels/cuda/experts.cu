@@ -8,6 +8,7 @@
  * N*D; combine_bwd reads (k+1) N*D and writes k N*D.
  */
 #include "kernel.cuh"
+#include "scan.cuh"
 
 #define WARPS 8
 #define RUNS  256 /* at most, of a large call */
@@ -85,15 +86,8 @@ __device__ static inline void place_run(const struct sort *k, int run, const int
 /* Sum over the lanes before this one; *all: over all of them. */
 __device__ static inline int32_t lanes_before(int32_t x, int32_t *all)
 {
-    const int lane = threadIdx.x % 32;
-    int32_t up = x;
+    const int32_t up = lanes_upto(x);
 
-#pragma unroll
-    for (int h = 1; h < 32; h <<= 1) {
-        const int32_t y = __shfl_up_sync(0xffffffffu, up, h);
-
-        up += lane >= h ? y : 0;
-    }
     *all = __shfl_sync(0xffffffffu, up, 31);
     return up - x;
 }

@@ -79,6 +79,19 @@ __device__ static inline void head_load(const float *logits, int length, float s
     }
 }
 
+/* The largest of the lanes' most and its id, of equal ones the lowest. All lanes get it. */
+__device__ static inline void head_most(float *most, int32_t *argmax)
+{
+#pragma unroll
+    for (int h = 16; h; h >>= 1) {
+        float other = __shfl_xor_sync(0xffffffffu, *most, h);
+        int32_t id = __shfl_xor_sync(0xffffffffu, *argmax, h);
+
+        if (other > *most || (other == *most && id < *argmax))
+            *most = other, *argmax = id;
+    }
+}
+
 /* The part of a tile that begins at id `first`, from lane's eight x. All lanes get it. */
 __device__ static inline struct head_part head_part_of(const float x[8], int64_t first, int length, int want_moment)
 {
@@ -93,14 +106,7 @@ __device__ static inline struct head_part head_part_of(const float x[8], int64_t
         if (at < length && (x[i] > p.most || (x[i] == p.most && p.argmax == HEAD_NO_ID)))
             p.most = x[i], p.argmax = (int32_t)(first + at);
     }
-#pragma unroll
-    for (int h = 16; h; h >>= 1) {
-        float other = __shfl_xor_sync(0xffffffffu, p.most, h);
-        int32_t id = __shfl_xor_sync(0xffffffffu, p.argmax, h);
-
-        if (other > p.most || (other == p.most && id < p.argmax))
-            p.most = other, p.argmax = id;
-    }
+    head_most(&p.most, &p.argmax);
     base = p.most == -INFINITY ? 0.0f : p.most;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -126,14 +132,7 @@ __device__ static inline struct head_row head_row_of(const struct head_part *par
     for (int t = lane; t < c.tiles; t += 32)
         if (part[t].most > r.most || (part[t].most == r.most && part[t].argmax < r.argmax))
             r.most = part[t].most, r.argmax = part[t].argmax;
-#pragma unroll
-    for (int h = 16; h; h >>= 1) {
-        float other = __shfl_xor_sync(0xffffffffu, r.most, h);
-        int32_t id = __shfl_xor_sync(0xffffffffu, r.argmax, h);
-
-        if (other > r.most || (other == r.most && id < r.argmax))
-            r.most = other, r.argmax = id;
-    }
+    head_most(&r.most, &r.argmax);
     for (int s = 0; s < c.segments; s++) {
         float sum = 0.0f, moment = 0.0f;
 

@@ -12,6 +12,7 @@
  * on the order they are made in.
  */
 #include "index.cuh"
+#include "scan.cuh"
 
 #define RUN_BYTES ((int64_t)128 << 20)
 
@@ -80,14 +81,7 @@ __device__ static void find_bin(const int *hist, int bins, int want, int *bin, i
 
     for (int i = 0; i < per; i++) /* lane 0 has the highest bins */
         mine += hist[bins - 1 - (lane * per + i)];
-    before = mine;
-#pragma unroll
-    for (int h = 1; h < 32; h <<= 1) {
-        int x = __shfl_up_sync(0xffffffffu, before, h);
-
-        before += lane >= h ? x : 0;
-    }
-    before -= mine;
+    before = lanes_upto(mine) - mine;
     if (before < want && before + mine >= want)
         for (int i = 0; i < per && at < 0; i++) {
             int b = bins - 1 - (lane * per + i);

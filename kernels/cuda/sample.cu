@@ -8,6 +8,7 @@
  */
 #include "base/philox.h"
 #include "head.cuh"
+#include "scan.cuh"
 
 #define WARPS   32
 #define THREADS (WARPS * 32)
@@ -224,16 +225,8 @@ __device__ static int32_t walk(const struct drawing &d, const float *l, const st
     float x[8];
 
     for (int t0 = 0; t0 < d.cut.tiles && t < 0; t0 += 32) {
-        int64_t mine = t0 + lane < d.cut.tiles ? tile_sum[t0 + lane] : 0, sum = mine;
-        unsigned over;
-
-#pragma unroll
-        for (int h = 1; h < 32; h *= 2) {
-            int64_t other = __shfl_up_sync(0xffffffffu, (long long)sum, h);
-
-            sum += lane >= h ? other : 0;
-        }
-        over = __ballot_sync(0xffffffffu, before + sum > at);
+        int64_t mine = t0 + lane < d.cut.tiles ? tile_sum[t0 + lane] : 0, sum = lanes_upto((long long)mine);
+        unsigned over = __ballot_sync(0xffffffffu, before + sum > at);
         if (over) {
             int src = __ffs((int)over) - 1;
 
@@ -250,16 +243,8 @@ __device__ static int32_t walk(const struct drawing &d, const float *l, const st
     masses(d, x, w, most, truncated, first, length, m, &n);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        int64_t mine = m[2 * i] + m[2 * i + 1], sum = mine;
-        unsigned over;
-
-#pragma unroll
-        for (int h = 1; h < 32; h *= 2) {
-            int64_t other = __shfl_up_sync(0xffffffffu, (long long)sum, h);
-
-            sum += lane >= h ? other : 0;
-        }
-        over = __ballot_sync(0xffffffffu, before + sum > at);
+        int64_t mine = m[2 * i] + m[2 * i + 1], sum = lanes_upto((long long)mine);
+        unsigned over = __ballot_sync(0xffffffffu, before + sum > at);
         if (over) {
             int src = __ffs((int)over) - 1;
             int second = before + sum - mine + m[2 * i] <= at;
