@@ -124,6 +124,9 @@ enum cairn_status cairn_manifest_parse(struct cairn_manifest **out, const char *
                                        struct cairn_error *err);
 /* DIR/MANIFEST.json. CAIRN_ENOINPUT "DIR: not committed" if it is absent. */
 enum cairn_status cairn_manifest_load(struct cairn_manifest **out, const char *dir, struct cairn_error *err);
+/* The files beside DIR/MANIFEST.json that are part of it: an object with the names of its index files as keys, without one if its shards stand
+ * in itself. Caller drops it. CAIRN_ENOINPUT, CAIRN_EDATA as above; the index files are not looked at. */
+enum cairn_status cairn_manifest_indexes(json_t **out, const char *dir, struct cairn_error *err);
 
 /* What a cheap look at MANIFEST.json gives without parsing the shards (check verified). */
 struct cairn_manifest_head {

@@ -515,6 +515,35 @@ out:
     return st;
 }
 
+enum cairn_status cairn_manifest_indexes(json_t **out, const char *dir, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    json_t *obj = NULL, *names = json_object(), *shards, *v;
+    char *text = NULL, *where = NULL;
+    size_t n, i;
+
+    if (!names)
+        TRY(CAIRN_NOMEM(err));
+    TRY(read_manifest(dir, &text, &n, &where, err));
+    TRY(cairn_checked_parse(&obj, text, n, where, err));
+    TRY(cairn_json_array(obj, "shards", &shards, where, err));
+    json_array_foreach(shards, i, v)
+    {
+        const char *name = json_string_value(json_array_get(json_object_get(v, "index"), 0));
+
+        if (name && json_object_set_new(names, name, json_true()))
+            TRY(CAIRN_NOMEM(err));
+    }
+    *out = names;
+    names = NULL;
+out:
+    json_decref(obj);
+    json_decref(names);
+    free(text);
+    free(where);
+    return st;
+}
+
 enum cairn_status cairn_manifest_head(struct cairn_manifest_head *out, const char *dir, struct cairn_error *err)
 {
     static const char mark[] = ",\n  \"shards\": ["; /* a line break stands in no string, so this begins the member */

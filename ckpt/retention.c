@@ -1,4 +1,4 @@
-/* retention.c - see retention.h. Removes only a<N> of artefacts that are marked, or hollow. */
+/* retention.c - see retention.h. Removes only a<N>, or what lies in it, of artefacts that are marked, or hollow. */
 #include "ckpt/retention.h"
 
 #include <dirent.h>
@@ -238,30 +238,90 @@ int cairn_artefact_pinned(const char *dir)
 
 /* --- collection --- */
 
-/* Every a<digits> of the artefact. The marker is on the disk before the first of them goes, whoever wrote it: a collector that died
- * between rename and fsync has not seen to it. */
-static enum cairn_status remove_shards(const char *dir, struct cairn_error *err)
+static int is_index(const json_t *indexes, const char *folder, const char *name)
+{
+    char rel[300];
+
+    return snprintf(rel, sizeof rel, "%s/%s", folder, name) < (int)sizeof rel && json_object_get(indexes, rel);
+}
+
+/* What of one attempt's folder goes. */
+static enum cairn_status folder_data(struct cairn_names *out, const char *dir, const char *folder, const json_t *indexes,
+                                     struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
+    char *path = cairn_path_join(dir, folder);
+    struct cairn_names in = {0};
+    int there, stay = 0;
+
+    if (!path)
+        return CAIRN_NOMEM(err);
+    if (json_object_size(indexes))
+        TRY(cairn_dir_names(&in, path, &there, err));
+    for (size_t i = 0; i < in.n; i++)
+        stay += is_index(indexes, folder, in.name[i]);
+    if (!stay)
+        TRY(cairn_names_add(out, strdup(folder), err));
+    for (size_t i = 0; stay && i < in.n; i++)
+        if (!is_index(indexes, folder, in.name[i]))
+            TRY(cairn_names_add(out, cairn_path_join(folder, in.name[i]), err));
+out:
+    cairn_names_free(&in);
+    free(path);
+    return st;
+}
+
+enum cairn_status cairn_artefact_data(struct cairn_names *out, const char *dir, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_names data = {0};
     int64_t *attempts = NULL;
-    char *path = NULL;
+    json_t *indexes = NULL;
+    char folder[32];
     size_t n = 0;
 
     TRY(cairn_attempt_numbers(dir, "a", &attempts, &n, err));
     if (n)
-        TRY(cairn_dir_sync(dir, err));
+        st = cairn_manifest_indexes(&indexes, dir, err);
+    if (st == CAIRN_ENOINPUT || st == CAIRN_EDATA)
+        st = CAIRN_OK;
+    TRY(st);
     for (size_t i = 0; i < n; i++) {
+        snprintf(folder, sizeof folder, "a%lld", (long long)attempts[i]);
+        TRY(folder_data(&data, dir, folder, indexes, err));
+    }
+    *out = data;
+    data = (struct cairn_names){0};
+out:
+    cairn_names_free(&data);
+    json_decref(indexes);
+    free(attempts);
+    return st;
+}
+
+/* The marker is on the disk before the first of the data goes, whoever wrote it: a collector that died between rename and fsync has not seen to
+ * it. */
+static enum cairn_status remove_data(const char *dir, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_names data = {0};
+    char *path = NULL;
+
+    TRY(cairn_artefact_data(&data, dir, err));
+    if (data.n)
+        TRY(cairn_dir_sync(dir, err));
+    for (size_t i = 0; i < data.n; i++) {
         free(path);
-        if (!(path = cairn_format("%s/a%lld", dir, (long long)attempts[i])))
+        if (!(path = cairn_path_join(dir, data.name[i])))
             TRY(CAIRN_NOMEM(err));
         TRY(cairn_tree_remove(path, err));
     }
-    if (n)
+    if (data.n)
         TRY(cairn_dir_sync(dir, err));
     cairn_dir_sweep(dir);
 out:
+    cairn_names_free(&data);
     free(path);
-    free(attempts);
     return st;
 }
 
@@ -284,7 +344,7 @@ enum cairn_status cairn_artefact_collect(const char *dir, const struct cairn_ret
     if (!held)
         TRY(pinned_by_the_living(dir, r, &held, err));
     if (!held)
-        TRY(remove_shards(dir, err));
+        TRY(remove_data(dir, err));
     if (pinned)
         *pinned = held;
 out:

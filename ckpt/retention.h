@@ -1,11 +1,12 @@
 /* retention.h - which generations stay, and how one goes: marker first, shards last, manifest never.
  *
- * Collection writes ARTEFACT/COLLECTED durably (JSON: reason, time, the check of the manifest), keeps MANIFEST.json, then removes a<N>. Killed
- * anywhere in between, the artefact counts as collected and the next collection finishes the work. A marker counts only beside the manifest that it
- * names: what a drop that was killed leaves means nothing to what is made in its place. So nobody ever takes one away. Readers pin
- * ARTEFACT/pin/NAME before they open; a collector that meets a living pin leaves the data alone. If the pin came while the marker was being put
- * down, the marker stays (it never goes again: another collector may be at work behind it), the artefact can be read as long as it is pinned,
- * and a later collection finishes.
+ * Collection writes ARTEFACT/COLLECTED durably (JSON: reason, time, the check of the manifest), keeps MANIFEST.json, then removes a<N>, but for
+ * the index files that the manifest names (above 512 shards): they are part of it, and without them it cannot be loaded. Killed anywhere in
+ * between, the artefact counts as collected and the next collection finishes the work. A marker counts only beside the manifest that it names:
+ * what a drop that was killed leaves means nothing to what is made in its place. So nobody ever takes one away. Readers pin ARTEFACT/pin/NAME
+ * before they open; a collector that meets a living pin leaves the data alone. If the pin came while the marker was being put down, the marker
+ * stays (it never goes again: another collector may be at work behind it), the artefact can be read as long as it is pinned, and a later
+ * collection finishes.
  * An artefact whose shards are hollow (shard.h) is collected from the first: its manifest says so, and one link commits both. It needs no marker.
  * Never leaves zero valid generations: what is kept is looked at (manifest and sizes, or all bytes) before anything goes.
  */
@@ -15,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/file.h"
 #include "base/status.h"
 #include "ckpt/attempt.h"
 
@@ -50,6 +52,9 @@ int cairn_artefact_pinned(const char *dir);    /* 1: there is a pin, whoever's, 
 char *cairn_artefact_collected_why(const char *dir);
 /* Collects one; no question asked but pins: *pinned = 1 (may be NULL) and the data left if there is a living one. */
 enum cairn_status cairn_artefact_collect(const char *dir, const struct cairn_retention *r, int *pinned, struct cairn_error *err);
+/* What a collection takes away, for who counts it or moves it: names relative to dir, the folder of an attempt or, where index files of the manifest
+ * lie in that, each of the others in it. Of a manifest that is missing or damaged nobody knows what it named: whole folders. Caller frees. */
+enum cairn_status cairn_artefact_data(struct cairn_names *out, const char *dir, struct cairn_error *err);
 
 /* Only the marker, for who sees to pins and shards himself. CAIRN_ENOINPUT: not committed. */
 enum cairn_status cairn_artefact_mark(const char *dir, const char *reason, struct cairn_error *err);

@@ -90,25 +90,25 @@ static enum cairn_status freed(struct gc *g, const char *what, const char *path,
 
 /* ---- retention ------------------------------------------------------------------------------------------------------------------ */
 
-/* Bytes of the a<N> of an artefact. */
-static enum cairn_status attempts_bytes(const char *dir, int64_t *bytes, struct cairn_error *err)
+/* Bytes that a collection frees. */
+static enum cairn_status data_bytes(const char *dir, int64_t *bytes, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    int64_t files = 0, *attempts = NULL;
+    struct cairn_names data = {0};
+    int64_t files = 0;
     char *path = NULL;
-    size_t n = 0;
 
     *bytes = 0;
-    TRY(cairn_attempt_numbers(dir, "a", &attempts, &n, err));
-    for (size_t i = 0; i < n; i++) {
+    TRY(cairn_artefact_data(&data, dir, err));
+    for (size_t i = 0; i < data.n; i++) {
         free(path);
-        if (!(path = cairn_format("%s/a%lld", dir, (long long)attempts[i])))
+        if (!(path = cairn_path_join(dir, data.name[i])))
             TRY(CAIRN_NOMEM(err));
         TRY(cairn_tree_count(path, &files, bytes, err));
     }
 out:
+    cairn_names_free(&data);
     free(path);
-    free(attempts);
     return st;
 }
 
@@ -165,7 +165,7 @@ static enum cairn_status retain(struct gc *g, enum cairn_stage stage, const char
             TRY(CAIRN_NOMEM(err));
         gen[n] = (struct cairn_generation){s, dir};
         was[n] = cairn_artefact_collected(dir);
-        TRY(attempts_bytes(dir, &bytes[n], err));
+        TRY(data_bytes(dir, &bytes[n], err));
         step[n++] = s;
     }
     if (g->a->dry)

@@ -205,7 +205,8 @@ static struct node *owner(const struct graph *g, const char *path, const char **
     return best;
 }
 
-/* epoch/N, or a<N>/X.json beside its shard: read by nobody once the artefact is committed. */
+/* epoch/N, or a<N>/X.json beside its shard: read by nobody once the artefact is committed. (Where it is an index file of the manifest, that is what
+ * verify finds damaged.) */
 static int is_small(const char *rel)
 {
     const char *slash = strchr(rel, '/');
@@ -430,21 +431,20 @@ static enum cairn_status set_aside(const struct cairn_run *run, const char *quar
 {
     enum cairn_status st = CAIRN_OK;
     char *dir = cairn_run_path(run, path), *sub = NULL;
-    int64_t *attempts = NULL;
-    size_t n = 0;
+    struct cairn_names data = {0};
 
     if (!dir)
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_artefact_mark(dir, "damaged; cairn verify --repair has taken it to quarantine", err));
-    TRY(cairn_attempt_numbers(dir, "a", &attempts, &n, err));
-    for (size_t i = 0; i < n; i++) {
+    TRY(cairn_artefact_data(&data, dir, err));
+    for (size_t i = 0; i < data.n; i++) {
         free(sub);
-        if (!(sub = cairn_format("%s/a%lld", path, (long long)attempts[i])))
+        if (!(sub = cairn_path_join(path, data.name[i])))
             TRY(CAIRN_NOMEM(err));
         TRY(cairn_quarantine_move(quarantine, run->dir, sub, err));
     }
 out:
-    free(attempts);
+    cairn_names_free(&data);
     free(dir);
     free(sub);
     return st;

@@ -302,13 +302,28 @@ static int by_bytes(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+enum cairn_status cairn_names_add(struct cairn_names *names, char *name, struct cairn_error *err)
+{
+    const size_t n = names->n;
+    char **p = names->name;
+
+    if (name && !(n & (n - 1))) /* doubled at powers of two */
+        p = realloc(p, (n ? 2 * n : 1) * sizeof *p);
+    if (!name || !p) {
+        free(name);
+        return CAIRN_NOMEM(err);
+    }
+    names->name = p;
+    p[names->n++] = name;
+    return CAIRN_OK;
+}
+
 enum cairn_status cairn_dir_names(struct cairn_names *out, const char *path, int *there, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_names names = {0};
     DIR *dir = opendir(path);
     struct dirent *e;
-    size_t cap = 0;
 
     if (there)
         *there = dir || errno != ENOENT;
@@ -319,16 +334,7 @@ enum cairn_status cairn_dir_names(struct cairn_names *out, const char *path, int
     for (errno = 0; (e = readdir(dir)); errno = 0) {
         if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
             continue;
-        if (names.n == cap) {
-            char **grown = realloc(names.name, (cap = cap ? 2 * cap : 16) * sizeof *grown);
-
-            if (!grown)
-                TRY(CAIRN_NOMEM(err));
-            names.name = grown;
-        }
-        if (!(names.name[names.n] = strdup(e->d_name)))
-            TRY(CAIRN_NOMEM(err));
-        names.n++;
+        TRY(cairn_names_add(&names, strdup(e->d_name), err));
     }
     if (errno)
         TRY(cairn_fail_errno(err, errno, "list %s", path));

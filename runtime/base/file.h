@@ -41,6 +41,8 @@ struct cairn_names {
 };
 /* there: NULL, or gets 0 where there is no such directory, with no names and CAIRN_OK; without it that is a failure. */
 enum cairn_status cairn_dir_names(struct cairn_names *out, const char *path, int *there, struct cairn_error *err);
+/* As the last of them; takes `name` over in any case, NULL is want of memory. */
+enum cairn_status cairn_names_add(struct cairn_names *names, char *name, struct cairn_error *err);
 void cairn_names_free(struct cairn_names *names);
 /* Removes a tree below path (no symlink is followed); missing is fine. */
 enum cairn_status cairn_tree_remove(const char *path, struct cairn_error *err);

@@ -163,4 +163,36 @@ static inline enum cairn_status commit_small(const char *dir, int64_t step, int 
     return commit_one(dir, "policy", step, t, p, 2, NULL, err);
 }
 
+/* "w" (n, 4) float, a shard of its own for each row; the value of an element is its index. */
+static inline enum cairn_status commit_rows(const char *dir, int n, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_manifest *m = cairn_manifest_create("policy", 1, "run-1");
+    const struct cairn_attempt_opts o = {.identity = cairn_manifest_identity(m)};
+    const int64_t dim[] = {n, 4};
+    const struct cairn_slice whole = cairn_slice_whole("w", CAIRN_F32, 2, dim);
+    struct cairn_attempt *a = NULL;
+    struct cairn_shard *w = NULL;
+
+    TRY(cairn_attempt_begin(&a, dir, &o, err));
+    for (int i = 0; i < n; i++) {
+        const struct cairn_slice s = cairn_slice_part(&whole, 0, i, 1);
+        const float row[] = {(float)(i * 4), (float)(i * 4 + 1), (float)(i * 4 + 2), (float)(i * 4 + 3)};
+        struct cairn_shard_entry *e;
+        char name[32];
+
+        snprintf(name, sizeof name, "rank%04d", i);
+        TRY(cairn_attempt_shard(a, &w, name, &s, 1, NULL, err));
+        TRY(cairn_shard_write(w, 0, 0, row, sizeof row, err));
+        TRY(cairn_attempt_shard_done(a, &w, &e, err));
+        TRY(cairn_manifest_add_shard(m, e, err));
+    }
+    TRY(cairn_attempt_commit(a, m, err));
+out:
+    cairn_shard_destroy(w);
+    cairn_attempt_end(a);
+    cairn_manifest_destroy(m);
+    return st;
+}
+
 #endif

@@ -286,6 +286,91 @@ static void killed_in_between(void **state)
     }
 }
 
+static int count_in(const char *dir, const char *ending)
+{
+    struct cairn_names names = {0};
+    int n = 0;
+
+    ok(cairn_dir_names(&names, dir, NULL, err));
+    for (size_t i = 0; i < names.n; i++)
+        n += cairn_ends_with(names.name[i], ending);
+    cairn_names_free(&names);
+    return n;
+}
+
+/* Above 512 shards the manifest tells of them in index files: those are the record, too, and stay. What the attempt of another left goes. */
+static void keeps_the_indexes(void **state)
+{
+    enum { N = 520 };
+    const struct cairn_retention r = {.reason = "keep"};
+    struct cairn_verify_counts c = {0};
+    struct cairn_manifest_head before, after;
+    struct cairn_names takes = {0};
+    struct cairn_manifest *m;
+    struct cairn_reader *reader;
+    char dir[600], own[700], others[700], file[800];
+
+    (void)state;
+    snprintf(dir, sizeof dir, "%s", at("indexes"));
+    snprintf(own, sizeof own, "%s/a1", dir);
+    snprintf(others, sizeof others, "%s/a7", dir);
+    snprintf(file, sizeof file, "%s/rank0000.json", others);
+    ok(commit_rows(dir, N, err));
+    ok(cairn_manifest_head(&before, dir, err));
+    ok(cairn_dir_make(others, err));
+    spew(file, "{}", 2);
+    snprintf(file, sizeof file, "%s/stray", own);
+    spew(file, "?", 1);
+    ok(cairn_artefact_data(&takes, dir, err));
+    assert_int_equal(takes.n, N + 2);
+    assert_string_equal(takes.name[0], "a1/rank0000.h5");
+    assert_string_equal(takes.name[N - 1], "a1/rank0519.h5");
+    assert_string_equal(takes.name[N], "a1/stray");
+    assert_string_equal(takes.name[N + 1], "a7");
+    cairn_names_free(&takes);
+
+    ok(cairn_artefact_collect(dir, &r, NULL, err));
+    assert_false(cairn_path_exists(others));
+    assert_true(count_in(own, "") == N && count_in(own, ".json") == N);
+    ok(cairn_artefact_data(&takes, dir, err));
+    assert_int_equal(takes.n, 0);
+    ok(cairn_artefact_collect(dir, &r, NULL, err));
+    ok(cairn_manifest_head(&after, dir, err));
+    assert_true(cairn_digest_equal(before.digest, after.digest));
+    ok(cairn_manifest_load(&m, dir, err));
+    assert_int_equal(m->nshards, N);
+    cairn_manifest_destroy(m);
+    fails(CAIRN_ENOINPUT, "was collected: keep", cairn_reader_open(&reader, dir, NULL, err));
+    ok(cairn_verify_tree(dir, NULL, &c, err));
+    assert_true(c.artefacts == 1 && c.collected == 1 && c.bad == 0);
+    snprintf(file, sizeof file, "%s/rank0317.json", own);
+    flip(file, 100, 2);
+    fails(CAIRN_EDATA, "rank0317.json", cairn_verify_tree(dir, NULL, NULL, err));
+}
+
+/* A manifest that holds all of its shards needs nothing beside it; nor does anybody know of a damaged one what it named. */
+static void whole_folders(void **state)
+{
+    char dir[600], file[700];
+    struct cairn_names takes = {0};
+
+    (void)state;
+    snprintf(dir, sizeof dir, "%s", at("inline"));
+    snprintf(file, sizeof file, "%s/%s", dir, CAIRN_MANIFEST_NAME);
+    ok(commit_rows(dir, 3, err));
+    for (int damaged = 0; damaged < 2; damaged++) {
+        ok(cairn_artefact_data(&takes, dir, err));
+        assert_int_equal(takes.n, 1);
+        assert_string_equal(takes.name[0], "a1");
+        cairn_names_free(&takes);
+        flip(file, 300, 1);
+    }
+    assert_int_equal(unlink(file), 0);
+    ok(cairn_artefact_data(&takes, dir, err));
+    assert_int_equal(takes.n, 1);
+    cairn_names_free(&takes);
+}
+
 static void drops(void **state)
 {
     (void)state;
@@ -301,6 +386,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans), cmocka_unit_test(applies), cmocka_unit_test(damaged_ones_use_no_place), cmocka_unit_test(never_zero),
         cmocka_unit_test(pins),  cmocka_unit_test(killed_in_between), cmocka_unit_test(marker_of_another), cmocka_unit_test(drops),
+        cmocka_unit_test(keeps_the_indexes), cmocka_unit_test(whole_folders),
     };
 
     return cmocka_run_group_tests(tests, scratch_up, scratch_down);
