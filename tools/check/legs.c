@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "tools/check/locate.h"
 #include "tools/check/whole.h"
 
@@ -212,8 +213,10 @@ static enum cairn_status take(struct cairn_legs *g, const char *leg, struct cair
     struct cairn_digest weights;
     const char *tensor;
     char hex[33];
+    double t0 = cairn_now_s();
 
     TRY(memory ? cairn_check_memory_sync(memory, err) : cairn_sides_sync(g->x, err));
+    g->x->spent[CAIRN_SIDES_MEMORY] += memory ? cairn_now_s() - t0 : 0;
     TRY(cairn_sides_weights_differ(g->x, &tensor, &weights, err));
     if (tensor)
         TRY(cairn_fail(err, CAIRN_ENUMERIC, "%s: after a sync by %s the sampler's %s is not what the trainer publishes", leg,
@@ -232,9 +235,12 @@ static enum cairn_status memory_sync(struct cairn_legs *g, struct cairn_error *e
     json_t *paths = json_pack("[s]", "file");
     enum cairn_status st = CAIRN_OK;
     char why[300];
+    double t0;
 
     TRY(keep(g, "paths", paths, err));
+    t0 = cairn_now_s();
     TRY(cairn_check_memory_open(&g->memory, g->x, why, sizeof why, err));
+    g->x->spent[CAIRN_SIDES_MEMORY] += cairn_now_s() - t0;
     if (!g->memory) {
         if (why[0])
             TRY(keep(g, "paths_left_out", json_string(why), err));

@@ -19,7 +19,7 @@
 #define EDGE       64  /* tokens at both ends of a long sequence that are cut as they are to be; those between, */
 #define MIDDLE     256 /* of which there may be thousands, so many at once: one by one they would take half of the gate's time */
 
-const char *const cairn_sides_part_name[CAIRN_SIDES_PARTS] = {"trainer", "sampler", "change", "state", "policy", "load", "digest"};
+const char *const cairn_sides_part_name[CAIRN_SIDES_PARTS] = {"trainer", "sampler", "change", "state", "policy", "load", "remove", "memory", "digest"};
 
 /* ---- open ------------------------------------------------------------------------------------------------------------ */
 

@@ -17,8 +17,20 @@ struct cairn_sides_rows {
     const int32_t *pos, *which;
 };
 
-/* What a check's seconds go to: both sides' scores, changing the trainer, a file sync's three parts, digests of the weights. */
-enum cairn_sides_part { CAIRN_SIDES_TRAINER, CAIRN_SIDES_SAMPLER, CAIRN_SIDES_CHANGE, CAIRN_SIDES_STATE, CAIRN_SIDES_POLICY, CAIRN_SIDES_LOAD, CAIRN_SIDES_DIGEST, CAIRN_SIDES_PARTS };
+/* What a check's seconds go to: both sides' scores, changing the trainer, a file sync's three parts and taking its files away, syncs without files
+ * and what they want made first, digests of the weights. */
+enum cairn_sides_part {
+    CAIRN_SIDES_TRAINER,
+    CAIRN_SIDES_SAMPLER,
+    CAIRN_SIDES_CHANGE,
+    CAIRN_SIDES_STATE,
+    CAIRN_SIDES_POLICY,
+    CAIRN_SIDES_LOAD,
+    CAIRN_SIDES_REMOVE,
+    CAIRN_SIDES_MEMORY,
+    CAIRN_SIDES_DIGEST,
+    CAIRN_SIDES_PARTS
+};
 extern const char *const cairn_sides_part_name[CAIRN_SIDES_PARTS];
 
 struct cairn_sides {

@@ -69,7 +69,7 @@ enum cairn_status cairn_sides_sync(struct cairn_sides *x, struct cairn_error *er
     char *train = cairn_format("%s/train-%lld", x->scratch, (long long)(x->generation + 1)),
          *policy = cairn_format("%s/policy-%lld", x->scratch, (long long)(x->generation + 1));
     enum cairn_status st = CAIRN_OK;
-    double t[4];
+    double t[4], t0;
 
     x->generation++;
     if (!train || !policy)
@@ -87,10 +87,12 @@ enum cairn_status cairn_sides_sync(struct cairn_sides *x, struct cairn_error *er
     for (int i = 0; i < 3; i++)
         x->spent[CAIRN_SIDES_STATE + i] += t[i + 1] - t[i];
 out:
+    t0 = cairn_now_s();
     if (train)
         cairn_tree_remove(train, NULL);
     if (policy)
         cairn_tree_remove(policy, NULL);
+    x->spent[CAIRN_SIDES_REMOVE] += cairn_now_s() - t0;
     free(train);
     free(policy);
     return st;
