@@ -26,8 +26,10 @@ void cairn_plain_round(struct cairn_plain *p, enum cairn_plain_rounding to, int 
 struct cairn_plain_choice {
     double *score; /* (n, width): of each key or expert */
     double *gap;   /* (n): 0 where what was given is what would have been chosen; else by how much the best that was left out beats the worst that
-                    * was taken for it; infinite where no exchange makes the one from the other */
-    double *terms; /* (n): root of the summed squares of the terms that the scores of those two are sums of */
+                    * was taken for it, or the best group of experts the worst (of two scores: half of that); infinite where no exchange makes
+                    * the one from the other */
+    double *terms; /* (n): root of the summed squares of the terms that the scores of those two are sums of; where experts are in groups, of any expert:
+                    * whichever it was that moved a group. The larger */
     double *noise; /* (n): the most by which roundings moved a score */
     int64_t width;
 };

@@ -98,13 +98,14 @@ static void route(const struct cairn_model_config *c, const double *by, uint8_t 
 
 /* The experts given are of other groups than the best: whether they are the best of theirs but for one exchange, and by how much the best group that
  * was left out beats the worst that was taken, counted as for one score, of which a group's is the sum of two. Infinite: neither. mine: what would be
- * taken of those groups. */
+ * taken of those groups; lost, taken: the exchange, -1 where there is none. */
 static double groups_gap(const struct cairn_model_config *c, const double *by, const uint8_t *given, uint8_t *mine, int64_t *lost, int64_t *taken)
 {
     uint8_t groups[CAIRN_MAX_LAYERS] = {0};
     double group[CAIRN_MAX_LAYERS], left = -INFINITY, worst = INFINITY;
     int per = c->experts / c->n_group, used = 0;
 
+    *lost = *taken = -1;
     for (int e = 0; e < c->experts; e++)
         if (given[e] && !groups[e / per]) {
             groups[e / per] = 1;
