@@ -11,6 +11,7 @@
 #define CHECK_HEAD "  \"check\": \""
 #define CHECK_TAIL "\"\n}\n"
 #define CHECK_LEN  (sizeof CHECK_HEAD - 1 + 32 + sizeof CHECK_TAIL - 1)
+_Static_assert(CHECK_LEN <= CAIRN_CHECK_BYTES, "who reads the end of a file reads less than the line");
 
 enum cairn_status cairn_checked_finish(struct cairn_str *s, char **out, size_t *n, struct cairn_error *err)
 {
@@ -45,10 +46,14 @@ enum cairn_status cairn_checked_hold(const char *text, size_t n, const char *whe
 
 void cairn_checked_claim(const char *end, size_t n, char hex[33])
 {
-    const char *line = end + n - CHECK_LEN, *digits = line + sizeof CHECK_HEAD - 1;
+    const char *line, *digits;
 
     hex[0] = 0;
-    if (n < CHECK_LEN || memcmp(line, CHECK_HEAD, sizeof CHECK_HEAD - 1) || memcmp(digits + 32, CHECK_TAIL, sizeof CHECK_TAIL - 1))
+    if (n < CHECK_LEN)
+        return;
+    line = end + n - CHECK_LEN;
+    digits = line + sizeof CHECK_HEAD - 1;
+    if (memcmp(line, CHECK_HEAD, sizeof CHECK_HEAD - 1) || memcmp(digits + 32, CHECK_TAIL, sizeof CHECK_TAIL - 1))
         return;
     memcpy(hex, digits, 32);
     hex[32] = 0;
