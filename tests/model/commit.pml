@@ -363,7 +363,7 @@ over:
 #define HELD (pins > 0)
 #endif
 #ifdef FINISH_WITHOUT_LOOK
-#define FINISH goto remove_shards
+#define FINISH goto remove_data
 #else
 #define FINISH goto second_look
 #endif
@@ -389,11 +389,11 @@ again:
          :: !marker && (!NEW_VALID || pins) -> goto over
          fi);
     step(KEPT_FSYNC; TOO_EARLY);                /* cairn_artefact_durable of what is kept, before anything goes */
-    step(if :: !marker -> marker = 1; own = 1 :: else fi); /* put_marker: rename ... */
+    step(if :: !marker -> marker = 1; own = 1 :: else fi); /* cairn_artefact_mark: rename ... */
     step(marker_name = 1);                      /* ... and cairn_dir_sync */
 second_look:
     step(if :: HELD -> GIVE_UP :: else fi);     /* pinned_by_the_living */
-remove_shards:
+remove_data:
     step(MARKER_FSYNC);                         /* cairn_dir_sync first, whoever put the marker down */
     step(old_shard = 0);                        /* cairn_tree_remove; whether that is durable does not matter */
     goto over;
@@ -411,7 +411,7 @@ again:
     atomic { mine = boot };
     step(if :: !manifest || torn -> goto over :: else fi);
     step(if :: !NEW_COLLECTED -> new_marker = manifest :: else fi; collected = 1); /* cairn_artefact_mark */
-    step(shard[manifest] = 0);                                                      /* remove_shards */
+    step(shard[manifest] = 0);                                                      /* remove_data */
     goto over;
 gone:
     goto again;
