@@ -8,9 +8,9 @@
  * directory that is no reference or another architecture.
  *
  * Tolerances in fp32: logits 5e-4 absolute and 1e-4 rms; losses 1e-4; gradients 2e-3 of the tensor's largest entry. With bf16 activations and
- * weights these hold for the same model in fp32 on the cpu, and the model itself may be off from that by 1.1 times what torch's bf16 is off by, over
- * copies of the model (fixture_draws.h; torch's: DIR/../bf16_errors.json, made by bf16_errors.py beside it), with the selections of the fp32 run
- * forced (fixture_replay.h).
+ * weights these hold for the same model in fp32 on the cpu, and the model itself may be off from that by 1.1 times what torch's bf16 is off by, class
+ * by class, over copies of the model (fixture_draws.h; torch's: DIR/../bf16_errors.json, made by bf16_errors.py beside it), with the selections of
+ * the fp32 run forced (fixture_replay.h).
  * Bits of trainer and sampler are compared without forcing.
  */
 #include "model/names.h"
@@ -429,7 +429,7 @@ static enum cairn_status torch_read(struct reference *r, struct cairn_error *err
     for (begin = n; begin > 0 && r->dir[begin - 1] != '/'; begin--)
         ;
     snprintf(r->model, sizeof r->model, "%.*s", (int)(n - begin), r->dir + begin);
-    if (!json_is_object(json_object_get(r->torch, r->model)) || draws_of(r) < 1)
+    if (!json_is_object(json_object_get(r->torch, r->model)) || draws_of(r) < 2 || draws_of(r) > MAX_DRAWS)
         TRY(cairn_fail(err, CAIRN_EDATA, "%s has no errors of %s: make them with bf16_errors.py", path, r->model));
 out:
     free(path);

@@ -54,6 +54,7 @@ static void test_case(void **state)
         {"tests/fixtures/models/glm51-tiny", "cpu", CAIRN_OK, "bf16"},
         {"tests/fixtures/models/glm52-tiny", "cpu", CAIRN_OK, "bf16"},
         {"tests/fixtures/models/bf16-sharded-tiny", "guard", CAIRN_OK, "bf16"},
+        {"tests/fixtures/models/glm53flash-clamp-tiny", "cpu", CAIRN_OK, "bf16"},
         {"tests/fixtures/models", "cpu", CAIRN_EDATA, "f32"}, /* no config.json */
         {"tests/fixtures/models/none", "cpu", CAIRN_EDATA, "f32"},
         {"tests/fixtures/models/glm51-tiny", "abacus", CAIRN_EDEVICE, "f32"},
