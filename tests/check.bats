@@ -29,6 +29,9 @@ json() { jq -e "$1" <<<"$output" >/dev/null || { echo "not so: $1"; echo "$outpu
     says "in f32 " "right "
     run --separate-stderr "$cairn" check "$micro" --legs 0 --json
     json '(.f32 | not) and (.seconds.right_f32 | not)'
+    micro_run "$BATS_TEST_TMPDIR/run" run.steps=1 run.eval_every=0 kernels.precision=bf16
+    run --separate-stderr "$cairn" check "$BATS_TEST_TMPDIR/run" --legs 0 --json # what it costs in a run: both
+    json '.step.check * .step.seconds >= .seconds.right + .seconds.right_f32'
 }
 
 @test "sync: by files and by what else the recipe may use; what is left out is named" {

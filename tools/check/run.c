@@ -140,8 +140,8 @@ static enum cairn_status sides_run(struct checking *c, json_t *times, struct cai
             TRY(CAIRN_NOMEM(err));
     if (json_object_set(times, "parts", parts))
         TRY(CAIRN_NOMEM(err));
-    if (st == CAIRN_OK)
-        TRY(cairn_check_share(c->x.run, cairn_now_s() - opened, c->report, err));
+    if (st == CAIRN_OK) /* with leg 0 in f32, if there was any */
+        TRY(cairn_check_share(c->x.run, cairn_now_s() - opened + json_number_value(json_object_get(times, "right_f32")), c->report, err));
 out:
     json_decref(parts);
     return st;
