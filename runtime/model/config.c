@@ -174,7 +174,7 @@ static enum cairn_status read_sizes(struct cairn_model_config *c, const json_t *
     TRY(cairn_key_int32(o, "num_experts_per_tok", 1, c->experts, &c->experts_per_token, where, err));
     TRY(cairn_key_int_or(o, "n_shared_experts", 1, 64, 1, &v, where, err));
     c->shared_experts = (int)v;
-    TRY(cairn_key_int_or(o, "n_group", 1, c->experts, 1, &v, where, err));
+    TRY(cairn_key_int_or(o, "n_group", 1, c->experts < CAIRN_MAX_GROUPS ? c->experts : CAIRN_MAX_GROUPS, 1, &v, where, err));
     c->n_group = (int)v;
     TRY(cairn_key_int_or(o, "topk_group", 1, c->n_group, 1, &v, where, err));
     c->topk_group = (int)v;

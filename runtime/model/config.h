@@ -14,6 +14,7 @@
 #include "base/status.h"
 
 #define CAIRN_MAX_LAYERS 1024
+#define CAIRN_MAX_GROUPS 1024 /* of experts */
 #define CAIRN_MAX_STOP 16
 #define CAIRN_MAX_PLACEHOLDERS 8
 

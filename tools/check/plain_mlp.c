@@ -88,8 +88,8 @@ static void experts_choose(const struct cairn_model_config *c, const double *by,
 /* Which experts a row would take whose scores are by[e] = sigmoid + bias: the best inside the best groups. */
 static void route(const struct cairn_model_config *c, const double *by, uint8_t *out)
 {
-    uint8_t groups[CAIRN_MAX_LAYERS];
-    double group[CAIRN_MAX_LAYERS];
+    uint8_t groups[CAIRN_MAX_GROUPS];
+    double group[CAIRN_MAX_GROUPS];
 
     groups_score(c, by, group);
     choose(group, NULL, c->n_group, c->topk_group, groups);
@@ -101,8 +101,8 @@ static void route(const struct cairn_model_config *c, const double *by, uint8_t 
  * taken of those groups; lost, taken: the exchange, -1 where there is none. */
 static double groups_gap(const struct cairn_model_config *c, const double *by, const uint8_t *given, uint8_t *mine, int64_t *lost, int64_t *taken)
 {
-    uint8_t groups[CAIRN_MAX_LAYERS] = {0};
-    double group[CAIRN_MAX_LAYERS], left = -INFINITY, worst = INFINITY;
+    uint8_t groups[CAIRN_MAX_GROUPS] = {0};
+    double group[CAIRN_MAX_GROUPS], left = -INFINITY, worst = INFINITY;
     int per = c->experts / c->n_group, used = 0;
 
     *lost = *taken = -1;

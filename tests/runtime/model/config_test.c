@@ -135,6 +135,7 @@ static void refused(void **state)
         {"{\"num_experts_per_tok\": 9}", "num_experts_per_tok"},
         {"{\"n_group\": 3}", "n_group"},
         {"{\"n_group\": 8, \"topk_group\": 2}", "n_group"},
+        {"{\"n_routed_experts\": 4096, \"n_group\": 2048, \"topk_group\": 1024}", "n_group"},
         {"{\"topk_group\": 1, \"num_experts_per_tok\": 3}", "num_experts_per_tok"},
         {"{\"qk_head_dim\": 19}", "rotary"},
         {"{\"qk_head_dim\": 12}", "qk_head_dim"},
