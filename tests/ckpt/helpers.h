@@ -117,19 +117,15 @@ static inline void noise(void *p, size_t n, uint64_t seed)
 
 /* --- small artefacts --- */
 
-/* An attempt with one shard of n whole tensors, committed; returns the status of the commit. */
-static inline enum cairn_status commit_one(const char *dir, const char *kind, int64_t step, const struct cairn_slice *t,
-                                           const void *const *p, int n, const struct cairn_shard_opts *opts, struct cairn_error *err)
+/* A shard of n slices with their data into the attempt, and its entry into the manifest. */
+static inline enum cairn_status put_shard(struct cairn_attempt *a, struct cairn_manifest *m, const char *name, const struct cairn_slice *t,
+                                          const void *const *p, int n, const struct cairn_shard_opts *opts, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    struct cairn_manifest *m = cairn_manifest_create(kind, step, "run-1");
-    struct cairn_attempt_opts o = {.identity = cairn_manifest_identity(m)};
-    struct cairn_attempt *a = NULL;
     struct cairn_shard *w = NULL;
     struct cairn_shard_entry *e;
 
-    TRY(cairn_attempt_begin(&a, dir, &o, err));
-    TRY(cairn_attempt_shard(a, &w, "rank0000", t, n, opts, err));
+    TRY(cairn_attempt_shard(a, &w, name, t, n, opts, err));
     for (int i = 0; i < n; i++) {
         size_t bytes = cairn_dtype_size(t[i].dtype);
 
@@ -139,9 +135,24 @@ static inline enum cairn_status commit_one(const char *dir, const char *kind, in
     }
     TRY(cairn_attempt_shard_done(a, &w, &e, err));
     TRY(cairn_manifest_add_shard(m, e, err));
-    TRY(cairn_attempt_commit(a, m, err));
 out:
     cairn_shard_destroy(w);
+    return st;
+}
+
+/* An attempt with one shard of n whole tensors, committed; returns the status of the commit. */
+static inline enum cairn_status commit_one(const char *dir, const char *kind, int64_t step, const struct cairn_slice *t,
+                                           const void *const *p, int n, const struct cairn_shard_opts *opts, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_manifest *m = cairn_manifest_create(kind, step, "run-1");
+    struct cairn_attempt_opts o = {.identity = cairn_manifest_identity(m)};
+    struct cairn_attempt *a = NULL;
+
+    TRY(cairn_attempt_begin(&a, dir, &o, err));
+    TRY(put_shard(a, m, "rank0000", t, p, n, opts, err));
+    TRY(cairn_attempt_commit(a, m, err));
+out:
     cairn_attempt_end(a);
     cairn_manifest_destroy(m);
     return st;
@@ -172,24 +183,19 @@ static inline enum cairn_status commit_rows(const char *dir, int n, struct cairn
     const int64_t dim[] = {n, 4};
     const struct cairn_slice whole = cairn_slice_whole("w", CAIRN_F32, 2, dim);
     struct cairn_attempt *a = NULL;
-    struct cairn_shard *w = NULL;
 
     TRY(cairn_attempt_begin(&a, dir, &o, err));
     for (int i = 0; i < n; i++) {
         const struct cairn_slice s = cairn_slice_part(&whole, 0, i, 1);
         const float row[] = {(float)(i * 4), (float)(i * 4 + 1), (float)(i * 4 + 2), (float)(i * 4 + 3)};
-        struct cairn_shard_entry *e;
+        const void *const p[] = {row};
         char name[32];
 
         snprintf(name, sizeof name, "rank%04d", i);
-        TRY(cairn_attempt_shard(a, &w, name, &s, 1, NULL, err));
-        TRY(cairn_shard_write(w, 0, 0, row, sizeof row, err));
-        TRY(cairn_attempt_shard_done(a, &w, &e, err));
-        TRY(cairn_manifest_add_shard(m, e, err));
+        TRY(put_shard(a, m, name, &s, p, 1, NULL, err));
     }
     TRY(cairn_attempt_commit(a, m, err));
 out:
-    cairn_shard_destroy(w);
     cairn_attempt_end(a);
     cairn_manifest_destroy(m);
     return st;
