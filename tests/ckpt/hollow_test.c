@@ -1,8 +1,8 @@
-/* hollow_test.c - artefacts that are collected from the first, and collection, while another attempt begins: whatever comes before one of
- * the file operations below, readers find the data or are told that they were collected.
+/* hollow_test.c - artefacts that are collected from the first, and collection, while another attempt begins: whatever comes before one of the file
+ * operations below, readers find the data or are told that they were collected.
  *
- * These (access, mkdir, link, unlink, fsync) stand before libc's; what may come between others is tests/model's. At the n-th of them another process acts, as a function called there; for n = 1, 2, ... until
- * there is no n-th.
+ * These (access, mkdir, link, unlink, fsync) stand before libc's; what may come between others is tests/model's. At the n-th of them another
+ * process acts, as a function called there; for n = 1, 2, ... until there is no n-th.
  */
 #include "tests/ckpt/helpers.h"
 
