@@ -30,7 +30,7 @@ same() { # DIR: its digest is that of the undisturbed run
     dir=$BATS_TEST_TMPDIR/run
     for i in 1 2 3 4; do
         setsid "$cairn" run "$micro" --run "$dir" --quiet &
-        sleep "0.$((i * 2 + 1))"
+        sleep "0.$i"
         kill -9 -- -$! 2>/dev/null || true
         wait $! 2>/dev/null || true
     done

@@ -84,11 +84,19 @@ gone() { # DIR: nobody is at work on it, within seconds
     says "need a train.correction other than none"
 }
 
+# begun DIR ARTEFACT: starts the resident run of DIR; $pid is at work, and ARTEFACT of it committed (or the run is through)
+begun() {
+    "$cairn" run "$micro" --run "$1" run.steps=4 run.mode=resident --quiet 2>"$BATS_TEST_TMPDIR/err" &
+    pid=$!
+    until [ -e "$1/$2/MANIFEST.json" ] && [ -n "$(ranks "$1")" ]; do
+        kill -0 "$pid" 2>/dev/null || return 0
+        sleep 0.01
+    done
+}
+
 @test "SIGTERM: all roles stop at the next unit, and the run goes on with the same bits" {
-    for after in 0.6 1.2 1.9; do
-        "$cairn" run "$micro" --run "$dir" run.steps=4 run.mode=resident --quiet 2>"$BATS_TEST_TMPDIR/err" &
-        pid=$!
-        sleep "$after"
+    for at in base step/000000/train step/000002/rollout; do
+        begun "$dir" "$at"
         kill -TERM "$pid" 2>/dev/null || true
         code=0
         wait "$pid" || code=$?
@@ -100,23 +108,23 @@ gone() { # DIR: nobody is at work on it, within seconds
 }
 
 @test "kill -9 of one rank of each role: all are gone, the next call goes on, same bits" {
-    for stage in rollout score train; do
-        for after in 0.9 1.6; do
-            "$cairn" run "$micro" --run "$dir" run.steps=4 run.mode=resident --quiet 2>"$BATS_TEST_TMPDIR/err" &
-            pid=$!
-            sleep "$after"
-            victim=$(ranks "$dir" "$stage" | head -n 1)
-            if [ -n "$victim" ]; then
-                kill -KILL "$victim"
-                code=0
-                wait "$pid" || code=$?
-                [ "$code" = 75 ] || [ "$code" = 0 ] || { cat "$BATS_TEST_TMPDIR/err"; false; }
-                gone "$dir"
-            else
-                wait "$pid" || true
-            fi
-        done
+    killed=0
+    for kill in rollout:step/000000/train rollout:step/000001/rollout score:step/000001/train score:step/000002/rollout \
+        train:step/000002/train train:step/000003/rollout; do
+        begun "$dir" "${kill#*:}"
+        victim=$(ranks "$dir" "${kill%%:*}" | head -n 1)
+        if [ -n "$victim" ]; then
+            kill -KILL "$victim"
+            killed=$((killed + 1))
+            code=0
+            wait "$pid" || code=$?
+            [ "$code" = 75 ] || [ "$code" = 0 ] || { cat "$BATS_TEST_TMPDIR/err"; false; }
+            gone "$dir"
+        else
+            wait "$pid" || true
+        fi
     done
+    [ "$killed" -gt 2 ]
     resident "$dir"
     same "$dir"
     is 0 "$cairn" verify "$dir"
