@@ -138,11 +138,12 @@ endif
 # --- tests -----------------------------------------------------------------------------------------------------------
 TEST_SRC := $(wildcard tests/runtime/*/*_test.c tests/kernels/*_test.c tests/ckpt/*_test.c tests/conformance/*_test.c \
                        tests/stages/*_test.c tests/tools/*_test.c)
-# Those that take longest begin first, so that no core waits for the last one.
-LONG     := ranks_test stage_fault_test attention_test train_resume_test tasks_test retention_test base_test attempt_race_test mpirun_test rope_test \
-            rollout_stage_test dynamic_test stage_test head_test rollout_units_test delta_test trainer_test import_export_test
+# Those that take longest begin first, in this order, so that no core waits for the last one.
+LONG     := fixture_test attention_test decode_test ranks_test matmul_test stage_fault_test tasks_test model_test flash_test train_ranks_test \
+            mpirun_test decode_flash_test rollout_engine_test grade_process_test ring_test index_test tokenizer_test rollout_stage_test train_resume_test \
+            head_test rope_test dynamic_test stage_test delta_test image_test grpo_test base_test
 TESTS    := $(foreach t,$(TEST_SRC),$(B)/tests/$(basename $(notdir $(t))))
-TESTS    := $(filter $(LONG:%=$(B)/tests/%),$(TESTS)) $(filter-out $(LONG:%=$(B)/tests/%),$(TESTS))
+TESTS    := $(filter $(TESTS),$(LONG:%=$(B)/tests/%)) $(filter-out $(LONG:%=$(B)/tests/%),$(TESTS))
 BATS     := $(wildcard tests/*.bats)
 test_room = $(if $(filter tests/runtime/%,$(1)),$(word 3,$(subst /, ,$(1))),$(if $(filter tests/kernels/% tests/conformance/%,$(1)),kernels,$(if $(filter tests/ckpt/%,$(1)),ckpt,all)))
 

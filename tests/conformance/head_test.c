@@ -398,7 +398,7 @@ static void barred_are_never_drawn(struct lab *l)
 
     for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
         for (int k = 0; k < 4; k++) {
-            enum { N = 40 };
+            const int N = lab_small() ? 8 : 40;
             int v = vs[k], best = 0;
             struct draws d = make_draws(l, N, v), e = make_draws(l, N, v);
             struct thing *barred = thing_new(l, CAIRN_U8, 0, 1, v), *ref = thing_like(l, d.token, 1), *lp = thing_like(l, d.sampled, 1),

@@ -115,8 +115,11 @@ template <typename F> static inline cudaError_t cudaFuncSetAttribute(F, enum cud
 
 /* ---- what the threads of a warp or a block do together ---------------------------------------------------------------------- */
 
-/* Each lane of mask gives a word and gets those of all. */
-void emu_exchange(unsigned mask, uint64_t mine, uint64_t all[32]);
+/* Each lane of mask gives words and gets those of all 32; they are there until the lane meets others again. */
+struct emu_words {
+    uint64_t w[3];
+};
+const struct emu_words *emu_exchange(unsigned mask, struct emu_words mine);
 void emu_barrier(void);
 
 static inline int emu_lane(void)
@@ -131,18 +134,15 @@ static inline void __syncthreads(void)
 }
 static inline void __syncwarp(unsigned mask = 0xffffffffu)
 {
-    uint64_t all[32];
-
-    emu_exchange(mask, 0, all);
+    emu_exchange(mask, {});
 }
 template <typename T> static inline T emu_take(unsigned mask, T x, int from)
 {
-    uint64_t w = 0, all[32];
+    struct emu_words w = {};
     T y;
 
     memcpy(&w, &x, sizeof x);
-    emu_exchange(mask, w, all);
-    memcpy(&y, &all[from], sizeof y);
+    memcpy(&y, &emu_exchange(mask, w)[from], sizeof y);
     return y;
 }
 template <typename T> static inline T __shfl_sync(unsigned mask, T x, int lane, int width = 32)
@@ -169,12 +169,11 @@ template <typename T> static inline T __shfl_up_sync(unsigned mask, T x, unsigne
 }
 static inline unsigned __ballot_sync(unsigned mask, int x)
 {
-    uint64_t all[32];
+    const struct emu_words *all = emu_exchange(mask, {{x != 0}});
     unsigned b = 0;
 
-    emu_exchange(mask, x != 0, all);
     for (int i = 0; i < 32; i++)
-        b |= (unsigned)((mask >> i & 1) && all[i]) << i;
+        b |= (unsigned)((mask >> i & 1) && all[i].w[0]) << i;
     return b;
 }
 static inline int __any_sync(unsigned mask, int x)
@@ -187,13 +186,12 @@ static inline int __all_sync(unsigned mask, int x)
 }
 static inline unsigned __reduce_max_sync(unsigned mask, unsigned x)
 {
-    uint64_t all[32];
+    const struct emu_words *all = emu_exchange(mask, {{x}});
     unsigned most = 0;
 
-    emu_exchange(mask, x, all);
     for (int i = 0; i < 32; i++)
-        if (mask >> i & 1 && (unsigned)all[i] > most)
-            most = (unsigned)all[i];
+        if (mask >> i & 1 && (unsigned)all[i].w[0] > most)
+            most = (unsigned)all[i].w[0];
     return most;
 }
 static inline unsigned __reduce_min_sync(unsigned mask, unsigned x)
@@ -202,13 +200,14 @@ static inline unsigned __reduce_min_sync(unsigned mask, unsigned x)
 }
 template <typename T> static inline unsigned __match_any_sync(unsigned mask, T x)
 {
-    uint64_t w = 0, all[32];
+    struct emu_words w = {};
+    const struct emu_words *all;
     unsigned b = 0;
 
     memcpy(&w, &x, sizeof x);
-    emu_exchange(mask, w, all);
+    all = emu_exchange(mask, w);
     for (int i = 0; i < 32; i++)
-        b |= (unsigned)((mask >> i & 1) && all[i] == w) << i;
+        b |= (unsigned)((mask >> i & 1) && all[i].w[0] == w.w[0]) << i;
     return b;
 }
 static inline int __syncthreads_count(int x)

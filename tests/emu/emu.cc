@@ -11,7 +11,7 @@
 #include <vector>
 
 #define MAX_THREADS 1024
-#define STACK       (128 << 10)
+#define STACK       ((128 << 10) + 1088) /* no power of two: else the tops of all stacks meet in the same few lines of the caches */
 #define SHARED      (227 << 10)
 #ifdef MAP_32BIT
 #define LOW MAP_32BIT /* shared memory has addresses of 32 bits */
@@ -22,20 +22,23 @@
 enum state { READY, AT_BARRIER, IN_WARP, DONE };
 
 struct fibre {
-    ucontext_t ctx;
     void *sp; /* of a fibre that is not running */
     char *stack;
-    enum state state;
     uint3 tid;
     unsigned mask; /* IN_WARP: who meets */
-    uint64_t give, take[32];
+    struct emu_words give;
     int vote; /* AT_BARRIER */
+#if !defined(__x86_64__)
+    ucontext_t ctx;
+#endif
 };
 
 struct emu_place emu_grid;
 char *emu_dynamic_shared;
 
 static struct fibre fibres[MAX_THREADS], *now;
+static unsigned char state[MAX_THREADS];                /* enum state, of each fibre */
+static struct emu_words met[MAX_THREADS / 32][32]; /* what the lanes of each warp gave where they met last */
 static int threads, votes, turns;
 static emu_body_fn *body;
 static void *body_ctx;
@@ -58,7 +61,7 @@ static void leave(void)
 static void fibre_main(void)
 {
     body(body_ctx);
-    now->state = DONE;
+    state[now - fibres] = DONE;
     leave();
     abort();
 }
@@ -90,7 +93,7 @@ static void leave(void)
 static void fibre_main(void)
 {
     body(body_ctx);
-    now->state = DONE;
+    state[now - fibres] = DONE;
 }
 
 static void prepare(struct fibre *f)
@@ -117,7 +120,7 @@ const uint3 &emu_thread(void)
 int emu_count(int x)
 {
     now->vote = x != 0;
-    now->state = AT_BARRIER;
+    state[now - fibres] = AT_BARRIER;
     leave();
     return votes;
 }
@@ -127,37 +130,40 @@ void emu_barrier(void)
     emu_count(0);
 }
 
-void emu_exchange(unsigned mask, uint64_t mine, uint64_t all[32])
+const struct emu_words *emu_exchange(unsigned mask, struct emu_words mine)
 {
     now->mask = mask;
     now->give = mine;
-    now->state = IN_WARP;
+    state[now - fibres] = IN_WARP;
     leave();
-    memcpy(all, now->take, sizeof now->take);
+    return met[(now - fibres) / 32];
 }
 
 /* Lets go the lanes of the warp at w0 that all of a mask have come to. */
 static int meet_warp(int w0)
 {
+    const int lanes = threads - w0 < 32 ? threads - w0 : 32;
+    unsigned waiting = 0;
     int let_go = 0;
 
-    for (int i = w0; i < w0 + 32 && i < threads; i++) {
-        unsigned mask = fibres[i].mask, here = 0;
+    for (int l = 0; l < lanes; l++)
+        waiting |= (unsigned)(state[w0 + l] == IN_WARP) << l;
+    while (waiting) {
+        const unsigned mask = fibres[w0 + __builtin_ctz(waiting)].mask;
+        unsigned here = 0;
 
-        if (fibres[i].state != IN_WARP)
-            continue;
-        for (int j = 0; j < 32 && w0 + j < threads; j++)
-            here |= (unsigned)(fibres[w0 + j].state == IN_WARP && fibres[w0 + j].mask == mask) << j;
+        for (int l = 0; l < lanes; l++)
+            here |= (unsigned)((waiting >> l & 1) && fibres[w0 + l].mask == mask) << l;
+        waiting &= ~here;
         if ((here & mask) != mask)
             continue;
-        for (int j = 0; j < 32 && w0 + j < threads; j++) {
-            if (!(mask >> j & 1))
-                continue;
-            for (int l = 0; l < 32 && w0 + l < threads; l++)
-                fibres[w0 + j].take[l] = fibres[w0 + l].give;
-            fibres[w0 + j].state = READY;
-            let_go++;
+        for (int l = 0; l < lanes; l++) {
+            if (!let_go)
+                met[w0 / 32][l] = fibres[w0 + l].give;
+            if (mask >> l & 1)
+                state[w0 + l] = READY;
         }
+        let_go++;
     }
     return let_go;
 }
@@ -167,16 +173,17 @@ static int meet_block(void)
     int alive = 0, here = 0, sum = 0;
 
     for (int i = 0; i < threads; i++) {
-        alive += fibres[i].state != DONE;
-        here += fibres[i].state == AT_BARRIER;
-        sum += fibres[i].state == AT_BARRIER && fibres[i].vote;
+        alive += state[i] != DONE;
+        here += state[i] == AT_BARRIER;
     }
     if (!here || here != alive)
         return 0;
-    votes = sum;
     for (int i = 0; i < threads; i++)
-        if (fibres[i].state == AT_BARRIER)
-            fibres[i].state = READY;
+        if (state[i] == AT_BARRIER) {
+            sum += fibres[i].vote;
+            state[i] = READY;
+        }
+    votes = sum;
     return here;
 }
 
@@ -185,7 +192,7 @@ static void stuck(void)
     int n[4] = {0};
 
     for (int i = 0; i < threads; i++)
-        n[fibres[i].state]++;
+        n[state[i]]++;
     fprintf(stderr,
             "emulated kernel %s, block (%u, %u): %d threads wait at a barrier, %d in a warp, %d have ended: nobody can go on\n",
             kernel, emu_grid.block.x, emu_grid.block.y, n[AT_BARRIER], n[IN_WARP], n[DONE]);
@@ -195,17 +202,17 @@ static void stuck(void)
 static void run_block(void)
 {
     for (int i = 0; i < threads; i++) {
-        fibres[i].state = READY;
+        state[i] = READY;
         prepare(&fibres[i]);
     }
     for (;;) {
         int moved = 0, done = 0;
 
         for (int i = 0; i < threads; i++) {
-            struct fibre *f = &fibres[turns % 2 ? threads - 1 - i : i];
+            const int turn = turns % 2 ? threads - 1 - i : i;
 
-            if (f->state == READY) {
-                go(f);
+            if (state[turn] == READY) {
+                go(&fibres[turn]);
                 moved++;
             }
         }
@@ -213,7 +220,7 @@ static void run_block(void)
             moved += meet_warp(w);
         moved += meet_block();
         for (int i = 0; i < threads; i++)
-            done += fibres[i].state == DONE;
+            done += state[i] == DONE;
         if (done == threads)
             return;
         if (!moved)

@@ -7,22 +7,20 @@
 static inline void ldmatrix4(uint32_t r[4], uint32_t from)
 {
     const int lane = emu_lane();
-    uint64_t row[32];
+    const struct emu_words *row = emu_exchange(0xffffffffu, {{from}});
 
-    emu_exchange(0xffffffffu, from, row);
     for (int i = 0; i < 4; i++)
-        memcpy(&r[i], emu_dynamic_shared + row[8 * i + lane / 4] + lane % 4 * 4, 4);
+        memcpy(&r[i], emu_dynamic_shared + row[8 * i + lane / 4].w[0] + lane % 4 * 4, 4);
 }
 
 static inline void ldmatrix4_trans(uint32_t r[4], uint32_t from)
 {
     const int lane = emu_lane();
-    uint64_t row[32];
+    const struct emu_words *row = emu_exchange(0xffffffffu, {{from}});
 
-    emu_exchange(0xffffffffu, from, row);
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < 2; j++)
-            memcpy((char *)&r[i] + 2 * j, emu_dynamic_shared + row[8 * i + lane % 4 * 2 + j] + lane / 4 * 2, 2);
+            memcpy((char *)&r[i] + 2 * j, emu_dynamic_shared + row[8 * i + lane % 4 * 2 + j].w[0] + lane / 4 * 2, 2);
 }
 
 static inline float emu_half(uint64_t word, int i) /* bf16 number i of a word */
@@ -33,21 +31,17 @@ static inline float emu_half(uint64_t word, int i) /* bf16 number i of a word */
 static inline void mma(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
 {
     const int lane = emu_lane(), g = lane / 4, c = lane % 4 * 2;
-    uint64_t low[32], high[32], right[32]; /* k 0-7 of rows g, g+8; k 8-15; b */
+    /* k 0-7 of rows g, g+8; k 8-15; b */
+    const struct emu_words *all =
+        emu_exchange(0xffffffffu, {{a[0] | (uint64_t)a[1] << 32, a[2] | (uint64_t)a[3] << 32, b0 | (uint64_t)b1 << 32}});
 
-    emu_exchange(0xffffffffu, a[0] | (uint64_t)a[1] << 32, low);
-    emu_exchange(0xffffffffu, a[2] | (uint64_t)a[3] << 32, high);
-    emu_exchange(0xffffffffu, b0 | (uint64_t)b1 << 32, right);
     for (int i = 0; i < 4; i++) {
         const int row = i / 2, col = c + i % 2; /* of the two rows; column */
         double sum = 0;
 
-        for (int k = 0; k < 16; k++) {
-            const uint64_t *left = k < 8 ? low : high;
-
-            sum += (double)emu_half(left[g * 4 + k % 8 / 2], 2 * row + k % 2) *
-                   emu_half(right[col * 4 + k % 8 / 2], k / 8 * 2 + k % 2);
-        }
+        for (int k = 0; k < 16; k++)
+            sum += (double)emu_half(all[g * 4 + k % 8 / 2].w[k / 8], 2 * row + k % 2) *
+                   emu_half(all[col * 4 + k % 8 / 2].w[2], k / 8 * 2 + k % 2);
         d[i] = (float)(d[i] + sum);
     }
 }

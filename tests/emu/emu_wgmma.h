@@ -97,7 +97,6 @@ static inline void barrier_arrive(uint32_t at)
 static inline void barrier_wait(uint32_t at, uint32_t parity)
 {
     const char *b = emu_dynamic_shared + at;
-    uint64_t all[32];
 
     for (int i = 0; i < 1000000; i++) {
         struct emu_barrier_word w;
@@ -105,7 +104,7 @@ static inline void barrier_wait(uint32_t at, uint32_t parity)
         memcpy(&w, b, sizeof w);
         if (w.phase != parity)
             return;
-        emu_exchange(1u << emu_lane(), 0, all); /* with itself: lets the others run */
+        emu_exchange(1u << emu_lane(), {}); /* with itself: lets the others run */
     }
     fprintf(stderr, "an emulated kernel waits for ever at a barrier in shared memory\n");
     abort();
