@@ -345,7 +345,7 @@ static enum cairn_status check_variant(struct reference *r, struct variant *v, s
     if (r->torch) { /* the reference's numbers are held against by the oracle, the model under test by it and torch */
         TRY(oracle_open(&o, r, v->peft, v->m.adapter, err));
         TRY(numbers_make(&v->now, r, &o.m, o.pass, &o.grads, err));
-        TRY(replay_record(r, &o, err));
+        TRY(replay_record(&v->now, r, &o, err));
         replay_begin(&r->k, 0);
         st = numbers_make(&v->narrow, r, &v->m, v->pass, &v->grads, err);
         replay_end(&r->k);

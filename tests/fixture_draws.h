@@ -128,10 +128,14 @@ static enum cairn_status draws_run(struct reference *r, struct variant *v, struc
 
     for (int draw = 0; draw < draws_of(r); draw++) {
         TRY(oracle_draw(o, &v->m, draw, err));
-        TRY(replay_record(r, o, err));
-        TRY(numbers_make(&exact, r, &o->m, o->pass, &o->grads, err));
+        numbers_free(&exact);
+        numbers_free(&mine);
+        TRY(replay_record(&exact, r, o, err));
+        TRY(numbers_gradient(&exact, r, &o->m, o->pass, &o->grads, err));
         replay_begin(&r->k, 0);
-        st = numbers_make(&mine, r, &v->m, v->pass, &v->grads, err);
+        st = numbers_logits(&mine, r, &v->m, v->pass, err);
+        if (st == CAIRN_OK)
+            st = numbers_gradient(&mine, r, &v->m, v->pass, &v->grads, err);
         replay_end(&r->k);
         TRY(st);
         for (int i = first; i < tallies.count; i++)

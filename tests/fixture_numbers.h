@@ -148,22 +148,41 @@ static void numbers_losses(const struct reference *r, const float *logits, doubl
     }
 }
 
-/* All of them. pass, made for training, and grads belong to m. To be freed in any case. */
-static enum cairn_status numbers_make(struct numbers *out, const struct reference *r, const struct cairn_model *m, struct cairn_pass *pass,
-                                      struct cairn_store *grads, struct cairn_error *err)
+static enum cairn_status numbers_logits(struct numbers *out, const struct reference *r, const struct cairn_model *m, struct cairn_pass *pass,
+                                        struct cairn_error *err)
 {
     struct cairn_batch b = whole_batch(r);
     struct cairn_tensor logits;
     enum cairn_status st = CAIRN_OK;
 
-    numbers_free(out);
+    free(out->logits);
+    out->logits = NULL;
     TRY(cairn_forward_logits(pass, &b, &logits, err));
     TRY(fetch(&out->logits, m->k, &logits, err));
+out:
+    return st;
+}
+
+/* All of them. pass, made for training, and grads belong to m. To be freed in any case. */
+static enum cairn_status numbers_make(struct numbers *out, const struct reference *r, const struct cairn_model *m, struct cairn_pass *pass,
+                                      struct cairn_store *grads, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    numbers_free(out);
+    TRY(numbers_logits(out, r, m, pass, err));
     if (!m->adapter)
         TRY(numbers_ce(out, r, m, pass, grads, err));
     TRY(numbers_grpo(out, r, m, pass, grads, err));
 out:
     return st;
+}
+
+/* The gradient that items are of, alone: the mean next-token loss's, with an adapter the surrogate's. */
+static enum cairn_status numbers_gradient(struct numbers *out, const struct reference *r, const struct cairn_model *m, struct cairn_pass *pass,
+                                          struct cairn_store *grads, struct cairn_error *err)
+{
+    return m->adapter ? numbers_grpo(out, r, m, pass, grads, err) : numbers_ce(out, r, m, pass, grads, err);
 }
 
 #endif

@@ -14,7 +14,7 @@
 #include "model/peft.h"
 #include "model/values.h"
 
-#include "fixture_reference.h"
+#include "fixture_numbers.h"
 
 #define MAX_CHOICES 256
 
@@ -213,16 +213,14 @@ out:
     return st;
 }
 
-/* Records what the oracle chooses for the whole batch. */
-static enum cairn_status replay_record(struct reference *r, struct oracle *o, struct cairn_error *err)
+/* Records what the oracle chooses for the whole batch while it makes the logits, which go to *out. */
+static enum cairn_status replay_record(struct numbers *out, struct reference *r, struct oracle *o, struct cairn_error *err)
 {
-    struct cairn_batch b = whole_batch(r);
-    struct cairn_tensor logits;
     enum cairn_status st = CAIRN_OK;
 
     replay_free();
     replay_begin(&o->k, 1);
-    TRY(cairn_forward_logits(o->pass, &b, &logits, err));
+    TRY(numbers_logits(out, r, &o->m, o->pass, err));
     for (int i = 0; i < replay.n; i++)
         TRY(value_make(&replay.value[i], &r->k, CAIRN_I32, replay.count[i], replay.h[i], err));
 out:
