@@ -209,6 +209,20 @@ LINES
     [ ! -e "$BATS_TEST_TMPDIR/a" ]
 }
 
+@test "--from a pipe: a recorded.jsonl that lay there is neither replaced nor removed" {
+    new=$BATS_TEST_TMPDIR/new
+    mkdir "$new"
+    recorded >"$new/recorded.jsonl" # as a call that was killed leaves it
+    recorded | CAIRN_CUDA_OBJECT=cairn-nothing.so is 72 "$cairn" replay "$micro" --from /dev/stdin --run "$new" kernels.backend=cuda
+    recorded | diff - "$new/recorded.jsonl"
+    recorded | sed 's/pens/pears/g' | is 78 "$cairn" replay "$micro" --from /dev/stdin --run "$new" rollout.prompts=2 rollout.samples=2
+    is 78 "$cairn" replay "$micro" --from <(recorded | sed 's/pens/pears/g') --run "$new" rollout.prompts=2 rollout.samples=2
+    says "recorded.jsonl lies there and is not what" "remove it, or name a new run (--run)"
+    recorded | diff - "$new/recorded.jsonl"
+    recorded | is 0 "$cairn" replay "$micro" --from /dev/stdin --run "$new" rollout.prompts=2 rollout.samples=2
+    is 0 "$cairn" verify "$new"
+}
+
 @test "usage: one action at a time, with what it needs" {
     is 64 "$cairn" replay "$BATS_FILE_TMPDIR/whole"
     is 64 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --train

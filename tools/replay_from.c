@@ -370,43 +370,50 @@ out:
 
 /* ---- the run ----------------------------------------------------------------------------------------------------------- */
 
-/* A pipe is kept as NEW/recorded.jsonl, which a run that is there has for good. */
-static enum cairn_status pipe_keep(const char *from, const char *dir, const char *path, struct cairn_error *err)
+/* A pipe is kept as NEW/recorded.jsonl, which a run that is there has for good. One that lies there without a run (a call that was killed left it,
+ * or it is somebody's own) is taken if it says the same, and never touched. *made: it was written here. */
+static enum cairn_status pipe_keep(const char *from, const char *dir, const char *path, int *made, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
+    int there = cairn_run_there(dir);
     char *text = NULL, *kept = NULL;
     size_t n, had;
 
     TRY(cairn_file_read(from, SPOOL_MAX, &text, &n, err));
-    if (!cairn_run_there(dir)) {
-        TRY(cairn_file_replace(path, text, n, err));
-        goto out;
-    }
     if (cairn_path_exists(path))
         TRY(cairn_file_read(path, SPOOL_MAX, &kept, &had, err));
-    if (!kept || had != n || memcmp(kept, text, n))
+    if (!kept && !there) {
+        TRY(cairn_file_replace(path, text, n, err));
+        *made = 1;
+        goto out;
+    }
+    if (kept && had == n && !memcmp(kept, text, n))
+        goto out;
+    if (there)
         TRY(cairn_fail(err, CAIRN_ERECIPE, "%s was made of other responses than %s brings; name a new run (--run)", dir, from));
+    TRY(cairn_fail(err, CAIRN_ERECIPE, "%s lies there and is not what %s brings; remove it, or name a new run (--run)", path, from));
 out:
     free(text);
     free(kept);
     return st;
 }
 
-/* The file to read, malloc'ed, absolute; *piped: it is what a pipe brought. */
-static enum cairn_status file_find(const char *from, const char *dir, char **path, int *piped, struct cairn_error *err)
+/* The file to read, malloc'ed, absolute; *made: it was written here, of what a pipe brought. */
+static enum cairn_status file_find(const char *from, const char *dir, char **path, int *made, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct stat s;
     char *at = NULL;
+    int piped;
 
     if (stat(from, &s))
         return cairn_fail(err, CAIRN_EDATA, "%s: %s", from, strerror(errno));
-    *piped = !S_ISREG(s.st_mode);
-    at = *piped ? cairn_path_join(dir, "recorded.jsonl") : strdup(from);
+    piped = !S_ISREG(s.st_mode);
+    at = piped ? cairn_path_join(dir, "recorded.jsonl") : strdup(from);
     if (!at)
         TRY(CAIRN_NOMEM(err));
-    if (*piped)
-        TRY(pipe_keep(from, dir, at, err));
+    if (piped)
+        TRY(pipe_keep(from, dir, at, made, err));
     *path = realpath(at, NULL);
     if (!*path)
         TRY(CAIRN_NOMEM(err));
@@ -491,10 +498,10 @@ enum cairn_status cairn_replay_from(const struct cairn_replay_opts *o, struct ca
     struct cairn_run *run = NULL;
     struct making k = {.only = &o->only};
     char *path = NULL;
-    int piped = 0;
+    int made = 0;
 
     TRY(cairn_place_take(&place, o->recipe.run, 1, err));
-    TRY(file_find(o->from, o->recipe.run, &path, &piped, err));
+    TRY(file_find(o->from, o->recipe.run, &path, &made, err));
     TRY(file_check(path, err));
     TRY(recipe_make(&recipe, o, path, err));
     TRY(cairn_fit_build(recipe, err)); /* nothing is computed here */
@@ -506,7 +513,7 @@ enum cairn_status cairn_replay_from(const struct cairn_replay_opts *o, struct ca
 out:
     making_free(&k);
     cairn_run_close(run);
-    if (piped && path && !cairn_run_there(o->recipe.run))
+    if (made && path && !cairn_run_there(o->recipe.run))
         unlink(path);
     cairn_place_leave(&place);
     cairn_recipe_free(recipe);
