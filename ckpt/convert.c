@@ -142,19 +142,27 @@ uint8_t cairn_f32_to_e4m3(float x)
     return (uint8_t)(sign | (r > 0x7e ? 0x7f : r)); /* above 448 (rounded): NaN, there is no infinity */
 }
 
-static double load(enum cairn_dtype t, const unsigned char *p)
+double cairn_value(enum cairn_dtype t, const void *p, int64_t i)
 {
+    const unsigned char *at = (const unsigned char *)p + (size_t)i * cairn_dtype_size(t);
     uint16_t h;
     float f;
     double d;
+    int32_t n;
+    int64_t l;
 
     switch (t) {
-    case CAIRN_F32: memcpy(&f, p, 4); return (double)f;
-    case CAIRN_BF16: memcpy(&h, p, 2); return (double)cairn_bf16_to_f32(h);
-    case CAIRN_F16: memcpy(&h, p, 2); return (double)cairn_f16_to_f32(h);
-    case CAIRN_F8E4M3: return (double)cairn_e4m3_to_f32(*p);
-    default: memcpy(&d, p, 8); return d;
+    case CAIRN_F32: memcpy(&f, at, 4); return (double)f;
+    case CAIRN_BF16: memcpy(&h, at, 2); return (double)cairn_bf16_to_f32(h);
+    case CAIRN_F16: memcpy(&h, at, 2); return (double)cairn_f16_to_f32(h);
+    case CAIRN_F64: memcpy(&d, at, 8); return d;
+    case CAIRN_I32: memcpy(&n, at, 4); return n;
+    case CAIRN_I64: memcpy(&l, at, 8); return (double)l;
+    case CAIRN_U8: return *at;
+    case CAIRN_F8E4M3: return (double)cairn_e4m3_to_f32(*at);
+    case CAIRN_DTYPES: break;
     }
+    return NAN;
 }
 
 static int is_float(enum cairn_dtype t)
@@ -196,13 +204,13 @@ int cairn_convert(enum cairn_dtype to, void *dst, enum cairn_dtype from, const v
         }
     } else if (to == CAIRN_F32) {
         for (size_t i = 0; i < n; i++) {
-            float f = (float)load(from, s + fs * i); /* exact unless from F64, where it is the one rounding */
+            float f = (float)cairn_value(from, s, (int64_t)i); /* exact unless from F64, where it is the one rounding */
 
             memcpy(d + 4 * i, &f, 4);
         }
     } else {
         for (size_t i = 0; i < n; i++) {
-            double x = load(from, s + fs * i);
+            double x = cairn_value(from, s, (int64_t)i);
             uint16_t h = to == CAIRN_BF16 ? f64_to_bf16(x) : f64_to_f16(x);
 
             memcpy(d + 2 * i, &h, 2);

@@ -24,4 +24,7 @@ uint8_t cairn_f32_to_e4m3(float x);
  * need no alignment. F64 is rounded once, straight to the target. 1: done; 0: no such conversion. */
 int cairn_convert(enum cairn_dtype to, void *dst, enum cairn_dtype from, const void *src, size_t n);
 
+/* Element i of p, which holds elements of type t one after the other and needs no alignment. Exact, but that I64 beyond 2^53 is rounded. */
+double cairn_value(enum cairn_dtype t, const void *p, int64_t i);
+
 #endif

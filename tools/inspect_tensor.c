@@ -19,25 +19,6 @@ struct stats {
     int firsts;
 };
 
-static double value_at(enum cairn_dtype t, const void *p, int64_t i)
-{
-    float f = 0;
-
-    switch (t) {
-    case CAIRN_F64:
-        return ((const double *)p)[i];
-    case CAIRN_I32:
-        return ((const int32_t *)p)[i];
-    case CAIRN_I64:
-        return (double)((const int64_t *)p)[i];
-    case CAIRN_U8:
-        return ((const uint8_t *)p)[i];
-    default:
-        cairn_convert(CAIRN_F32, &f, t, (const char *)p + (size_t)i * cairn_dtype_size(t), 1);
-        return (double)f;
-    }
-}
-
 static void stats_add(struct stats *s, double v)
 {
     if (s->firsts < FIRST)
@@ -83,7 +64,7 @@ static enum cairn_status stats_read(struct stats *s, struct cairn_reader *r, con
         else
             TRY(cairn_reader_box(r, t->name, NULL, NULL, h, esize, err));
         for (int64_t i = 0; i < n * row; i++)
-            stats_add(s, value_at(t->dtype, h, i));
+            stats_add(s, cairn_value(t->dtype, h, i));
     }
 out:
     free(h);

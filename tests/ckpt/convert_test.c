@@ -169,12 +169,42 @@ static void arrays_agree_with_single_values(void **state)
     }
 }
 
+/* The same numbers in every type that holds them, from an odd address; ends of the integers, and what has no exact double. */
+static void values_of_every_type(void **state)
+{
+    static const int32_t ends[] = {INT32_MIN, -1, INT32_MAX};
+    static const int64_t longs[] = {-((int64_t)1 << 53), ((int64_t)1 << 53) + 1};
+    static const uint8_t small[] = {0, 3, 255};
+    static const double wide[] = {-2.5, 0x1p-1074, 1.0};
+    static const float narrow[] = {-2.5f, 3.0f, 0x1p-149f};
+    static const enum cairn_dtype floats[] = {CAIRN_F32, CAIRN_BF16, CAIRN_F16};
+    unsigned char room[64];
+
+    (void)state;
+    for (size_t k = 0; k < sizeof floats / sizeof *floats; k++) {
+        assert_true(cairn_convert(floats[k], room + 1, CAIRN_F32, narrow, 2));
+        for (int64_t i = 0; i < 2; i++)
+            assert_true(cairn_value(floats[k], room + 1, i) == (double)narrow[i]);
+    }
+    assert_true(cairn_value(CAIRN_F32, narrow, 2) == 0x1p-149);
+    memcpy(room + 1, ends, sizeof ends);
+    for (int64_t i = 0; i < 3; i++) {
+        assert_true(cairn_value(CAIRN_I32, room + 1, i) == (double)ends[i]);
+        assert_true(cairn_value(CAIRN_U8, small, i) == small[i]);
+        assert_true(cairn_value(CAIRN_F64, wide, i) == wide[i]);
+    }
+    memcpy(room + 1, longs, sizeof longs);
+    assert_true(cairn_value(CAIRN_I64, room + 1, 0) == -0x1p53 && cairn_value(CAIRN_I64, room + 1, 1) == 0x1p53);
+    room[0] = 0xb8, room[1] = 0x7f;
+    assert_true(cairn_value(CAIRN_F8E4M3, room, 0) == -1.0 && isnan(cairn_value(CAIRN_F8E4M3, room, 1)));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(known_values),       cmocka_unit_test(all_values_return),
         cmocka_unit_test(narrowing_is_nearest_even), cmocka_unit_test(double_rounds_once),
-        cmocka_unit_test(arrays_agree_with_single_values),
+        cmocka_unit_test(arrays_agree_with_single_values), cmocka_unit_test(values_of_every_type),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

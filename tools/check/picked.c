@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/convert.h"
 #include "tools/check/plain.h"
 #include "tools/check/trace.h"
 
@@ -78,7 +79,7 @@ static enum cairn_status take(struct cairn_picked *p, const struct cairn_tensor 
         TRY(CAIRN_BUG(err, "rows of a block that are no whole ones"));
     TRY(cairn_tensor_get(&p->x->k.stream, t, h, bytes, err));
     for (int64_t i = 0; i < cairn_tensor_count(t); i++)
-        to[i] = (float)cairn_plain_widen(h, t->dtype, i);
+        to[i] = (float)cairn_value(t->dtype, h, i);
 out:
     free(h);
     return st;

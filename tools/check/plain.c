@@ -1,4 +1,5 @@
 /* plain.c - see plain.h: weights, embedding and head. */
+#include "ckpt/convert.h"
 #include "model/names.h"
 #include "tools/check/plain_impl.h"
 
@@ -26,22 +27,6 @@ void cairn_plain_round(struct cairn_plain *p, enum cairn_plain_rounding to, int 
 
 /* ---- weights ---------------------------------------------------------------------------------------------------------------- */
 
-double cairn_plain_widen(const char *h, enum cairn_dtype t, int64_t i)
-{
-    uint32_t bits;
-    uint16_t half;
-    float f;
-
-    if (t == CAIRN_F32) {
-        memcpy(&f, h + 4 * i, 4);
-        return (double)f;
-    }
-    memcpy(&half, h + 2 * i, 2);
-    bits = (uint32_t)half << 16;
-    memcpy(&f, &bits, 4);
-    return (double)f;
-}
-
 static enum cairn_status values(struct cairn_plain *p, const struct cairn_tensor *t, double **out, struct cairn_error *err)
 {
     int64_t n = cairn_tensor_count(t);
@@ -56,7 +41,7 @@ static enum cairn_status values(struct cairn_plain *p, const struct cairn_tensor
         TRY(CAIRN_BUG(err, "weights of a type that has no meaning here"));
     TRY(cairn_tensor_get(&p->k->stream, t, h, bytes, err));
     for (int64_t i = 0; i < n; i++)
-        (*out)[i] = cairn_plain_widen(h, t->dtype, i);
+        (*out)[i] = cairn_value(t->dtype, h, i);
 out:
     free(h);
     return st;

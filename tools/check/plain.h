@@ -34,9 +34,6 @@ struct cairn_plain_choice {
     int64_t width;
 };
 
-/* Element i of h, which holds f32 or bf16 (any type but f32 is taken for bf16). */
-double cairn_plain_widen(const char *h, enum cairn_dtype t, int64_t i);
-
 /* x (n, D) = embedding of ids. */
 enum cairn_status cairn_plain_embed(struct cairn_plain *p, const int32_t *id, int64_t n, double *x, struct cairn_error *err);
 /* What attention of a layer adds to x (n, D), positions from 0, each row seeing the keys that are 1 in `given` (n, n). Of a layer with an indexer

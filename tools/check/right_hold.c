@@ -4,31 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/convert.h"
 #include "tools/check/right_impl.h"
-
-double cairn_right_value(const char *p, enum cairn_dtype t, size_t i)
-{
-    uint32_t bits;
-    uint16_t half;
-    float f;
-    double d;
-
-    switch (t) {
-    case CAIRN_F32:
-        memcpy(&f, p + 4 * i, 4);
-        return (double)f;
-    case CAIRN_BF16:
-        memcpy(&half, p + 2 * i, 2);
-        bits = (uint32_t)half << 16;
-        memcpy(&f, &bits, 4);
-        return (double)f;
-    case CAIRN_F64:
-        memcpy(&d, p + 8 * i, 8);
-        return d;
-    default:
-        return 0;
-    }
-}
 
 int cairn_right_is_float(enum cairn_dtype t)
 {
@@ -59,7 +36,7 @@ static double line_apart(const struct rows *r, int64_t k, double least)
     double size = least, apart = 0;
 
     for (int64_t i = 0; i < r->t->dim[r->t->ndim - 1]; i++) {
-        double a = cairn_right_value(r->mine, r->t->dtype, at + (size_t)i), b = cairn_right_value(r->theirs, r->t->dtype, at + (size_t)i), d = fabs(a - b);
+        double a = cairn_value(r->t->dtype, r->mine, (int64_t)at + i), b = cairn_value(r->t->dtype, r->theirs, (int64_t)at + i), d = fabs(a - b);
 
         if (isnan(a) && isnan(b))
             continue;
@@ -87,7 +64,7 @@ static double largest(const struct rows *r)
 
     for (int64_t k = 0; k < lines_of(r->t); k++)
         for (int64_t i = 0; i < r->t->dim[r->t->ndim - 1]; i++) {
-            double b = fabs(cairn_right_value(r->theirs, r->t->dtype, line_at(r->t, k) + (size_t)i));
+            double b = fabs(cairn_value(r->t->dtype, r->theirs, (int64_t)line_at(r->t, k) + i));
 
             if (isfinite(b) && b > size)
                 size = b;

@@ -47,8 +47,6 @@ void cairn_right_copies_free(struct right *r);
 enum cairn_status cairn_right_bytes(struct cairn_compute *k, struct cairn_buffer *buf, size_t at, size_t n, void *h, struct cairn_error *err);
 
 int cairn_right_is_float(enum cairn_dtype t);
-/* Element i from p on; 0 of what is no float. */
-double cairn_right_value(const char *p, enum cairn_dtype t, size_t i);
 /* Choices of experts and keys: may differ where two scores all but tie. */
 int cairn_right_is_choice(enum cairn_op_number op);
 /* Of one member, what the run made against what the reference made. *choices_differ: set where choices do; then floats are not looked at. */

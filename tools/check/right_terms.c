@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/convert.h"
 #include "tools/check/right_impl.h"
 
 struct given { /* an input of the op, on the host */
@@ -36,7 +37,7 @@ static double at(const struct given *x, int64_t n, int64_t h, int64_t j)
 
     for (int d = 0; d < x->t->ndim; d++)
         i += where[d] * x->t->stride[d];
-    return cairn_right_value(x->p, x->t->dtype, (size_t)i);
+    return cairn_value(x->t->dtype, x->p, i);
 }
 
 static int32_t place(const struct given *x, int64_t n)
