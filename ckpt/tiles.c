@@ -1,10 +1,10 @@
 /* tiles.c - geometry of slices and tiles; see tiles.h. Pure functions, no memory but the stack. */
 #include "ckpt/tiles.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/checked.h"
+#include "base/str.h"
 
 #define NAME_FIRST "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
 #define NAME_REST NAME_FIRST ".+:@-"
@@ -34,7 +34,11 @@ static void element_name(char out[CAIRN_TENSOR_NAME_MAX + 1], const char *each, 
 {
     const char *star = strchr(each, '*');
 
-    snprintf(out, CAIRN_TENSOR_NAME_MAX + 1, "%.*s%lld%s", (int)(star - each), each, (long long)i, star + 1);
+    size_t n = (size_t)(star - each);
+
+    memcpy(out, each, n);
+    n += cairn_put_i64(out + n, i);
+    strcpy(out + n, star + 1); /* it fits: pattern_ok */
 }
 
 int64_t cairn_tile_width(enum cairn_dtype dtype, int ndim, const int64_t *shape)

@@ -11,6 +11,7 @@
 #include <xxhash.h>
 
 #include "base/file.h"
+#include "base/str.h"
 
 #define BLOCK ((size_t)1 << 20)
 #define TILE_STEP 0x9E3779B97F4A7C15ull
@@ -172,13 +173,18 @@ struct cairn_digest cairn_tile_digest(uint64_t seed, uint64_t tile, const void *
 
 struct cairn_digest cairn_tile_header(uint64_t seed, const char *dtype, int ndim, const int64_t *dim, int64_t tile_bytes)
 {
-    char text[32 + 21 * 16]; /* room for 16 dimensions; HDF5 shards have at most 8 */
-    int n;
+    char text[16 + 17 * (CAIRN_I64_CHARS + 1)]; /* room for 16 dimensions; HDF5 shards have at most 8 */
+    size_t n = strnlen(dtype, 8);
 
     assert(ndim >= 0 && ndim <= 16);
-    n = snprintf(text, sizeof text, "%.8s:", dtype);
-    for (int i = 0; i < ndim; i++)
-        n += snprintf(text + n, sizeof text - (size_t)n, i ? ",%lld" : "%lld", (long long)dim[i]);
-    n += snprintf(text + n, sizeof text - (size_t)n, ":%lld", (long long)tile_bytes);
-    return cairn_tile_digest(seed, (uint64_t)1 << 63, text, (size_t)n);
+    memcpy(text, dtype, n);
+    text[n++] = ':';
+    for (int i = 0; i < ndim; i++) { /* by hand: a manifest has one for each expert of each tensor */
+        if (i)
+            text[n++] = ',';
+        n += cairn_put_i64(text + n, dim[i]);
+    }
+    text[n++] = ':';
+    n += cairn_put_i64(text + n, tile_bytes);
+    return cairn_tile_digest(seed, (uint64_t)1 << 63, text, n);
 }

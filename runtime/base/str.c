@@ -211,6 +211,22 @@ int cairn_parse_u64(const char *s, uint64_t *out)
     return 1;
 }
 
+size_t cairn_put_i64(char *out, int64_t v)
+{
+    uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+    char digits[CAIRN_I64_CHARS];
+    size_t n = 0, at = 0;
+
+    do
+        digits[n++] = (char)('0' + u % 10);
+    while (u /= 10);
+    if (v < 0)
+        out[at++] = '-';
+    while (n)
+        out[at++] = digits[--n];
+    return at;
+}
+
 int cairn_parse_i64(const char *s, int64_t *out)
 {
     int negative = *s == '-';

@@ -34,6 +34,9 @@ int cairn_edit_distance(const char *a, const char *b);
 /* What was meant by a misspelt word: the nearest of the n names, by two edits at most and by no more than a third of the longer word;
  * NULL if none is so near. */
 const char *cairn_nearest(const char *word, const char *const *names, size_t n);
+/* Decimal digits of v, with a sign if it has one and no NUL, where printf would take too long; returns their number. */
+#define CAIRN_I64_CHARS 20
+size_t cairn_put_i64(char *out, int64_t v);
 /* Strict decimal: the whole of s, no sign for u64, range-checked. 1: ok. */
 int cairn_parse_i64(const char *s, int64_t *out);
 int cairn_parse_u64(const char *s, uint64_t *out);

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -183,10 +184,24 @@ static void utf8(void **state)
     }
 }
 
+static void decimals(void **state)
+{
+    static const int64_t v[] = {0, 7, -7, 10, 1234567890123, INT64_MAX, INT64_MIN, -100};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof v / sizeof *v; i++) {
+        char got[CAIRN_I64_CHARS + 1], want[32];
+
+        got[cairn_put_i64(got, v[i])] = 0;
+        snprintf(want, sizeof want, "%lld", (long long)v[i]);
+        assert_string_equal(got, want);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(growing), cmocka_unit_test(ends),    cmocka_unit_test(integers),
+        cmocka_unit_test(decimals), cmocka_unit_test(growing), cmocka_unit_test(ends),    cmocka_unit_test(integers),
         cmocka_unit_test(doubles), cmocka_unit_test(nearest), cmocka_unit_test(utf8),
     };
 
