@@ -136,6 +136,7 @@ struct cairn_manifest_head {
     struct cairn_digest digest;
     int64_t epoch;
     char hollow[64];
+    char numerics[256];
 };
 enum cairn_status cairn_manifest_head(struct cairn_manifest_head *out, const char *dir, struct cairn_error *err);
 

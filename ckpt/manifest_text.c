@@ -565,6 +565,9 @@ enum cairn_status cairn_manifest_head(struct cairn_manifest_head *out, const cha
     TRY(cairn_json_parse(&obj, text, n, where, err));
     TRY(check_version(obj, "cairn manifest", where, err));
     TRY(get_head(obj, m, where, err));
+    TRY(get_identity(obj, m, where, err));
+    if (strlen(m->numerics) >= sizeof out->numerics)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: key \"numerics\": too long", where));
     memset(out, 0, sizeof *out);
     snprintf(out->kind, sizeof out->kind, "%s", m->kind);
     snprintf(out->run, sizeof out->run, "%s", m->run);
@@ -572,6 +575,7 @@ enum cairn_status cairn_manifest_head(struct cairn_manifest_head *out, const cha
     out->digest = m->digest;
     out->epoch = m->epoch;
     snprintf(out->hollow, sizeof out->hollow, "%s", m->hollow);
+    snprintf(out->numerics, sizeof out->numerics, "%s", m->numerics);
 out:
     json_decref(obj);
     cairn_manifest_destroy(m);

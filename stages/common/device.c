@@ -55,26 +55,23 @@ static enum cairn_status numerics_check(struct cairn_stage_ctx *ctx, struct cair
 
     for (int i = 0; st == CAIRN_OK && i < ctx->manifest->ninputs; i++) {
         const char *relative = ctx->manifest->inputs[i].path;
-        struct cairn_manifest *m = NULL;
+        struct cairn_manifest_head head;
         char *path;
 
         if (cairn_starts_with(relative, "file:") || !strcmp(relative, "base"))
             continue;
         path = cairn_run_path(ctx->run, relative);
-        st = path ? cairn_manifest_load(&m, path, err) : CAIRN_NOMEM(err);
+        st = path ? cairn_manifest_head(&head, path, err) : CAIRN_NOMEM(err);
         free(path);
-        if (st == CAIRN_OK && m->numerics[0] && strcmp(m->numerics, ctx->manifest->numerics)) {
-            if (same)
-                st =
-                    cairn_fail(err, CAIRN_EDEVICE,
-                               "%s was computed as \"%s\", this process computes as \"%s\": bits would differ; go on there, or set "
-                               "numerics.require=compatible",
-                               relative, m->numerics, ctx->manifest->numerics);
-            else
-                cairn_warn("%s was computed as \"%s\", this process computes as \"%s\"", relative, m->numerics,
-                           ctx->manifest->numerics);
-        }
-        cairn_manifest_destroy(m);
+        if (st != CAIRN_OK || !head.numerics[0] || !strcmp(head.numerics, ctx->manifest->numerics))
+            continue;
+        if (same)
+            st = cairn_fail(err, CAIRN_EDEVICE,
+                            "%s was computed as \"%s\", this process computes as \"%s\": bits would differ; go on there, or set "
+                            "numerics.require=compatible",
+                            relative, head.numerics, ctx->manifest->numerics);
+        else
+            cairn_warn("%s was computed as \"%s\", this process computes as \"%s\"", relative, head.numerics, ctx->manifest->numerics);
     }
     return st;
 }
