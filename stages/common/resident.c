@@ -107,12 +107,13 @@ out:
     return st;
 }
 
-/* Sleeps a little, longer the longer it lasts: what comes is seen within a hundredth of the wait, or 5 ms. */
+/* Sleeps a little, longer the longer it lasts: what comes is seen within a hundredth of the wait, or a millisecond; a look takes some
+ * microseconds of a core. */
 static void nap(double since_s)
 {
     double s = (cairn_now_s() - since_s) / 100;
 
-    cairn_sleep_s(s < 0.0001 ? 0.0001 : s > 0.005 ? 0.005 : s);
+    cairn_sleep_s(s < 0.0001 ? 0.0001 : s > 0.001 ? 0.001 : s);
 }
 
 /* ---- waiting --------------------------------------------------------------------------------------------------------- */
@@ -251,6 +252,23 @@ static void recipe_follow(struct resident *r)
     r->hashed = 1;
 }
 
+/* Committed: the others hear of it, and a policy is given to those who have come for it. */
+static enum cairn_status link_tell(struct resident *r, int i, struct cairn_error *err)
+{
+    enum cairn_status st;
+
+    r->done[i] = 1;
+    st = tell(r, i, CAIRN_OK, NULL, err);
+    return st == CAIRN_OK ? cairn_fastpath_give_due(r->ctx->fastpath, err) : st;
+}
+
+/* An evaluation that is not made. */
+static enum cairn_status link_missing(struct resident *r, int i, enum cairn_status why, struct cairn_error *err)
+{
+    r->done[i] = FAILED;
+    return tell(r, i, why, NULL, err);
+}
+
 static enum cairn_status link_make(struct resident *r, int i, struct cairn_error *err)
 {
     struct cairn_stage_ctx *ctx = r->ctx;
@@ -267,22 +285,20 @@ static enum cairn_status link_make(struct resident *r, int i, struct cairn_error
     ctx->started_s = cairn_now_s();
     if (st == CAIRN_OK && !(ctx->dir = cairn_run_path(ctx->run, r->path[i])))
         st = CAIRN_NOMEM(err);
-    st = cairn_stage_link(ctx, def, st, err);
-    cairn_stage_link_end(ctx);
+    st = cairn_stage_link_commit(ctx, def, st, err);
+    if (st == CAIRN_OK)
+        TRY(link_tell(r, i, err)); /* at once: others wait for it, nobody for what follows */
+    if (st == CAIRN_OK)
+        st = cairn_stage_link_follow(ctx, def, err);
     if (st != CAIRN_OK && st != CAIRN_EAGAIN && ctx->link.eval && !cairn_stop_requested()) {
         if (r->role->rank == 0)
             cairn_warn("%s: %s; training goes on", r->path[i], err->text);
         if (r->eval.code == CAIRN_OK)
             r->eval = *err;
-        r->done[i] = FAILED;
-        return tell(r, i, st, NULL, err);
+        st = r->done[i] ? CAIRN_OK : link_missing(r, i, st, err);
     }
-    if (st == CAIRN_OK) {
-        r->done[i] = 1;
-        st = tell(r, i, CAIRN_OK, NULL, err);
-        if (st == CAIRN_OK)
-            st = cairn_fastpath_give_due(ctx->fastpath, err);
-    }
+out:
+    cairn_stage_link_end(ctx);
     return st;
 }
 
@@ -412,6 +428,7 @@ enum cairn_status cairn_resident(struct cairn_stage_ctx *ctx, const struct cairn
     ctx->world = r.role;
     st = cairn_group_agree(r.whole->all, "handover", fastpath_open(&r, err), err);
     if (st != CAIRN_OK) {
+        cairn_stage_device_close(ctx, def);
         ctx->world = r.whole;
         cairn_role_close(r.role);
         goto out;

@@ -253,8 +253,8 @@ out:
     return st;
 }
 
-enum cairn_status cairn_stage_link(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, enum cairn_status st,
-                                   struct cairn_error *err)
+enum cairn_status cairn_stage_link_commit(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, enum cairn_status st,
+                                          struct cairn_error *err)
 {
     int there = 0;
 
@@ -281,9 +281,21 @@ enum cairn_status cairn_stage_link(struct cairn_stage_ctx *ctx, const struct cai
     }
     TRY(st);
     ctx->agreed = 0;
-    TRY(cairn_ranks_agree(ctx, "the end", ctx->world->rank == 0 ? cairn_stage_follow(ctx, def, there, err) : CAIRN_OK, err));
+    if (there) /* whoever is told of it may rely on it */
+        st = cairn_ranks_agree(ctx, "the end", ctx->world->rank == 0 && !ctx->partial ? cairn_artefact_settle(ctx->dir, err) : CAIRN_OK, err);
 out:
     return st;
+}
+
+enum cairn_status cairn_stage_link_follow(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, struct cairn_error *err)
+{
+    return cairn_ranks_agree(ctx, "the end", ctx->world->rank == 0 ? cairn_stage_follow(ctx, def, 0, err) : CAIRN_OK, err);
+}
+
+enum cairn_status cairn_stage_link(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, enum cairn_status st, struct cairn_error *err)
+{
+    st = cairn_stage_link_commit(ctx, def, st, err);
+    return st == CAIRN_OK ? cairn_stage_link_follow(ctx, def, err) : st;
 }
 
 void cairn_stage_link_end(struct cairn_stage_ctx *ctx)
