@@ -163,6 +163,7 @@ $(B)/obj/%.o: %.c
 
 # The file changes when the version does, and with it what is made from it.
 $(B)/obj/runtime/base/build.o: CPPFLAGS += -DCAIRN_VERSION='"$(VERSION)"'
+$(B)/obj/ckpt/convert.o: OPT += $(KERNEL_OPT) # its loops are for the vector unit
 $(B)/obj/runtime/base/build.o: $(B)/version
 $(B)/version: always
 	@mkdir -p $(@D)

@@ -15,7 +15,10 @@ enum cairn_status cairn_attempt_shard(struct cairn_attempt *a, struct cairn_shar
                                       const struct cairn_slice *tensors, int n, const struct cairn_shard_opts *opts,
                                       struct cairn_error *err)
 {
-    return cairn_attempt_failed(a, cairn_shard_create(out, a->dir, name, tensors, n, opts, err), err);
+    struct cairn_shard_opts o = opts ? *opts : (struct cairn_shard_opts){0};
+
+    o.scratch |= a->scratch;
+    return cairn_attempt_failed(a, cairn_shard_create(out, a->dir, name, tensors, n, &o, err), err);
 }
 
 /* a<epoch>/NAME.json, durable; then the entry gets its directory. Of a hollow shard nothing is left for others to adopt. */

@@ -212,6 +212,7 @@ static enum cairn_status attempt_new(struct cairn_attempt **out, const char *dir
     if (opts)
         a->identity = opts->identity;
     strcpy(a->lane, lane);
+    a->scratch = opts && opts->scratch;
     a->root = strdup(dir);
     a->epochs = cairn_path_join(dir, "epoch");
     if (!a->root || !a->epochs) {

@@ -30,6 +30,7 @@
 struct cairn_attempt_opts {
     struct cairn_digest identity; /* cairn_manifest_identity of what will be committed */
     const char *lane;             /* NULL or "": the whole artefact; else as cairn_name_ok */
+    int scratch;                  /* 1: gone before its process ends: what shards hold need not survive anything, and is not synced */
 };
 
 struct cairn_attempt;

@@ -12,6 +12,7 @@ struct cairn_attempt {
     int64_t epoch;
     char lane[129];
     struct cairn_digest identity;
+    int scratch;
 };
 
 /* What epoch/N says. */

@@ -12,7 +12,7 @@
 #define BLOCK ((size_t)4 << 20)
 #define LARGE ((size_t)1 << 20) /* written in place from here on */
 #define SEGMENTS 256
-#define JOBS 2
+#define JOBS 2 /* so that of the pieces that are written in place one at most is needed when the next is taken: pump.h */
 #define WRITEBACK ((int64_t)16 << 20) /* the kernel is told to begin every so many bytes */
 
 struct segment {
@@ -29,7 +29,7 @@ struct job {
 };
 
 struct cairn_pump {
-    int fd;
+    int fd, ahead;
     const char *path;
     pthread_t thread;
     int threaded, tried;
@@ -37,6 +37,7 @@ struct cairn_pump {
     pthread_cond_t changed;
     struct job job[JOBS];
     unsigned long given, done; /* jobs handed over and finished; job number given is being filled */
+    unsigned long borrowed;    /* behind the last job that is written from where it lies */
     int quit;
     enum cairn_status status;
     struct cairn_error error;
@@ -52,7 +53,7 @@ static enum cairn_status write_job(struct cairn_pump *p, const struct job *j, st
         if (st != CAIRN_OK)
             return st;
         p->started += (int64_t)s->n;
-        if (p->started >= WRITEBACK) { /* a hint: whether it works is seen at fsync */
+        if (p->ahead && p->started >= WRITEBACK) { /* a hint: whether it works is seen at fsync */
             sync_file_range(p->fd, s->at + (int64_t)s->n - p->started, p->started, SYNC_FILE_RANGE_WRITE);
             p->started = 0;
         }
@@ -91,7 +92,7 @@ static void *run(void *arg)
     return NULL;
 }
 
-enum cairn_status cairn_pump_create(struct cairn_pump **out, int fd, const char *path, struct cairn_error *err)
+enum cairn_status cairn_pump_create(struct cairn_pump **out, int fd, const char *path, int ahead, struct cairn_error *err)
 {
     struct cairn_pump *p = calloc(1, sizeof *p);
 
@@ -99,6 +100,7 @@ enum cairn_status cairn_pump_create(struct cairn_pump **out, int fd, const char 
         return CAIRN_NOMEM(err);
     p->fd = fd;
     p->path = path;
+    p->ahead = ahead;
     if (pthread_mutex_init(&p->lock, NULL)) {
         free(p);
         return CAIRN_NOMEM(err);
@@ -169,6 +171,7 @@ int cairn_pump_write(struct cairn_pump *p, const void *h_p, size_t n, int64_t at
         j = &p->job[p->given % JOBS];
         j->segment[0] = (struct segment){h_p, n, at};
         j->nsegments = 1;
+        p->borrowed = p->given + 1;
         hand_over(p);
         return 1;
     }
@@ -204,6 +207,14 @@ enum cairn_status cairn_pump_wait(struct cairn_pump *p, struct cairn_error *err)
         cairn_fail(err, st, "%s", p->error.text);
     pthread_mutex_unlock(&p->lock);
     return st;
+}
+
+void cairn_pump_settle(struct cairn_pump *p)
+{
+    pthread_mutex_lock(&p->lock);
+    while (p->done < p->borrowed)
+        pthread_cond_wait(&p->changed, &p->lock);
+    pthread_mutex_unlock(&p->lock);
 }
 
 int cairn_pump_failed(struct cairn_pump *p)

@@ -14,10 +14,13 @@
 
 struct cairn_pump;
 
-/* fd and path are borrowed. */
-enum cairn_status cairn_pump_create(struct cairn_pump **out, int fd, const char *path, struct cairn_error *err);
-/* n bytes to byte `at` of the file. 1: h_p must stay as it is until cairn_pump_wait; 0: it is free at once. */
+/* fd and path are borrowed. ahead: 1: the file will be synced, so the kernel is told to begin with that on the way. */
+enum cairn_status cairn_pump_create(struct cairn_pump **out, int fd, const char *path, int ahead, struct cairn_error *err);
+/* n bytes to byte `at` of the file. 1: h_p must stay as it is until cairn_pump_wait, or until the next call that gives 1 has returned; 0: it is
+ * free at once. */
 int cairn_pump_write(struct cairn_pump *p, const void *h_p, size_t n, int64_t at);
+/* Until none of the pieces for which cairn_pump_write gave 1 is needed any more. */
+void cairn_pump_settle(struct cairn_pump *p);
 /* Until all is written (not synced). */
 enum cairn_status cairn_pump_wait(struct cairn_pump *p, struct cairn_error *err);
 /* 0, or the status of the first failed write so far. */

@@ -37,7 +37,7 @@ struct state {
 struct cairn_shard {
     char *path, *file, *identity;
     int fd, made;
-    int no_tiles, hollow, told, n; /* told: sums came instead of bytes */
+    int no_tiles, hollow, scratch, told, n; /* told: sums came instead of bytes */
     struct cairn_slice *slices; /* (n); names lie in `names` */
     char *names;
     struct state *state;        /* (n) */
@@ -49,7 +49,8 @@ struct cairn_shard {
     struct cairn_hasher *hasher; /* of the whole file, up to `hashed` */
     int64_t hashed;
     int *order, norder, next;   /* tensors that have bytes, by address; the one `hashed` is at or before */
-    unsigned char *stage;
+    unsigned char *stage;       /* two of STAGE bytes, filled in turn */
+    int turn;
 };
 
 /* --- entries --- */
@@ -182,6 +183,7 @@ enum cairn_status cairn_shard_create(struct cairn_shard **out, const char *dir, 
         TRY(cairn_fail(err, CAIRN_EDATA, "%s: \"%.64s\" is no name for a shard", dir, name));
     w->no_tiles = opts && opts->no_tiles;
     w->hollow = opts && opts->hollow;
+    w->scratch = opts && opts->scratch;
     w->file = cairn_format("%s.h5", name);
     w->path = cairn_format("%s/%s.h5", dir, name);
     w->identity = strdup(opts && opts->identity ? opts->identity : "");
@@ -203,7 +205,7 @@ enum cairn_status cairn_shard_create(struct cairn_shard **out, const char *dir, 
     if (w->fd < 0)
         TRY(cairn_fail_errno(err, errno, "create %s", w->path));
     w->made = 1;
-    TRY(cairn_pump_create(&w->pump, w->fd, w->path, err));
+    TRY(cairn_pump_create(&w->pump, w->fd, w->path, !w->scratch, err));
     TRY(cairn_fd_pwrite_all(w->fd, w->image.head, (size_t)w->image.head_n, 0, w->path, err));
     *out = w;
     w = NULL;
@@ -321,12 +323,13 @@ out:
     return st;
 }
 
-enum cairn_status cairn_shard_write(struct cairn_shard *w, int index, int64_t offset, const void *h_p, size_t n, struct cairn_error *err)
+/* n bytes to the pump, and into the digests meanwhile. *borrowed: whether the pump still needs them. */
+static enum cairn_status piece(struct cairn_shard *w, int index, int64_t offset, const void *h_p, size_t n, int *borrowed, struct cairn_error *err)
 {
-    enum cairn_status st = CAIRN_OK, wrote;
+    enum cairn_status st = CAIRN_OK;
     const struct cairn_tiling *t;
-    int borrowed;
 
+    *borrowed = 0;
     if (index < 0 || index >= w->n || w->fd < 0)
         return CAIRN_BUG(err, "write to no tensor of an open shard");
     t = &w->state[index].tiling;
@@ -335,7 +338,7 @@ enum cairn_status cairn_shard_write(struct cairn_shard *w, int index, int64_t of
                           (long long)t->bytes, (long long)offset, n);
     if (!n)
         return CAIRN_OK;
-    borrowed = w->hollow ? 0 : cairn_pump_write(w->pump, h_p, n, w->slices[index].at + offset);
+    *borrowed = w->hollow ? 0 : cairn_pump_write(w->pump, h_p, n, w->slices[index].at + offset);
     for (size_t done = 0; done < n && st == CAIRN_OK;) { /* both digests while a block is in the cache */
         size_t k = n - done < HASH_BLOCK ? n - done : HASH_BLOCK;
 
@@ -343,11 +346,35 @@ enum cairn_status cairn_shard_write(struct cairn_shard *w, int index, int64_t of
         hash_in_order(w, index, offset + (int64_t)done, (const unsigned char *)h_p + done, k);
         done += k;
     }
-    if (borrowed || cairn_pump_failed(w->pump)) {
-        wrote = cairn_pump_wait(w->pump, st == CAIRN_OK ? err : NULL);
-        st = st == CAIRN_OK ? wrote : st;
-    }
     return st;
+}
+
+/* What the pump has: written, or why not. */
+static enum cairn_status pumped(struct cairn_shard *w, enum cairn_status st, struct cairn_error *err)
+{
+    enum cairn_status wrote = cairn_pump_wait(w->pump, st == CAIRN_OK ? err : NULL);
+
+    return st == CAIRN_OK ? wrote : st;
+}
+
+enum cairn_status cairn_shard_write(struct cairn_shard *w, int index, int64_t offset, const void *h_p, size_t n, struct cairn_error *err)
+{
+    int borrowed;
+    enum cairn_status st = piece(w, index, offset, h_p, n, &borrowed, err);
+
+    return borrowed || cairn_pump_failed(w->pump) ? pumped(w, st, err) : st;
+}
+
+enum cairn_status cairn_shard_lend(struct cairn_shard *w, int index, int64_t offset, const void *h_p, size_t n, struct cairn_error *err)
+{
+    int borrowed;
+    enum cairn_status st = piece(w, index, offset, h_p, n, &borrowed, err);
+
+    if (st != CAIRN_OK || cairn_pump_failed(w->pump))
+        return pumped(w, st, err);
+    if (!borrowed) /* it was copied, so what was lent before may be needed still */
+        cairn_pump_settle(w->pump);
+    return CAIRN_OK;
 }
 
 enum cairn_status cairn_shard_put(struct cairn_shard *w, int index, int64_t axis0, struct cairn_stream *s, const struct cairn_tensor *t,
@@ -370,12 +397,13 @@ enum cairn_status cairn_shard_put(struct cairn_shard *w, int index, int64_t axis
                           (long long)w->state[index].tiling.bytes);
     if (!total)
         return CAIRN_OK;
-    if (!w->stage && !(w->stage = malloc(STAGE)))
+    if (!w->stage && !(w->stage = malloc(2 * STAGE)))
         return CAIRN_NOMEM(err);
     d_p = cairn_buffer_open(t->buf, CAIRN_READ);
-    for (int64_t done = 0, n; done < total; done += n) { /* one stage full, of as many runs or pieces of one as it takes */
-        TRY(cairn_strides_gather(s, t, d_p, done, w->stage, STAGE, &n, err));
-        TRY(cairn_shard_write(w, index, offset + done, w->stage, (size_t)n, err));
+    for (int64_t done = 0, n; done < total; done += n) { /* one stage full, of as many runs or pieces of one as it takes; the other is being written */
+        w->turn = !w->turn;
+        TRY(cairn_strides_gather(s, t, d_p, done, w->stage + w->turn * STAGE, STAGE, &n, err));
+        TRY(cairn_shard_lend(w, index, offset + done, w->stage + w->turn * STAGE, (size_t)n, err));
     }
 out:
     if (d_p)
@@ -471,7 +499,7 @@ enum cairn_status cairn_shard_finish(struct cairn_shard *w, struct cairn_shard_e
         TRY(cairn_fail_errno(err, errno, "set the size of %s", w->path));
     if (!w->told)
         TRY(hash_rest(w, err));
-    if (w->hollow) { /* nobody reads it */
+    if (w->hollow || w->scratch) { /* nobody reads it, or nobody later */
         close(w->fd);
         w->fd = -1;
     } else {

@@ -51,6 +51,7 @@ struct cairn_shard_opts {
     const char *identity; /* goes to the entry; NULL: "" */
     int hollow;           /* 1: the bulk is digested and not written: the shard of an artefact that is collected from the first (retention.h);
                            * pieces come in order of the file */
+    int scratch;          /* 1: nobody is to read it after a crash: not synced */
 };
 
 struct cairn_shard;
@@ -63,6 +64,9 @@ enum cairn_status cairn_shard_create(struct cairn_shard **out, const char *dir, 
  * order; others must follow one another. Tensors may interleave; the order of declaration is the fastest. */
 enum cairn_status cairn_shard_write(struct cairn_shard *w, int index, int64_t offset, const void *h_p, size_t n,
                                     struct cairn_error *err);
+/* The same, but h_p must stay as it is until the next call of this for the shard has returned, or the shard is finished or destroyed: it is written
+ * while the caller prepares the next piece, in other memory. */
+enum cairn_status cairn_shard_lend(struct cairn_shard *w, int index, int64_t offset, const void *h_p, size_t n, struct cairn_error *err);
 /* The whole part from a tensor of the same dtype and count (any strides); waits for the stream. `axis0` >= 0: rows
  * axis0 .. axis0 + t->dim[0] of the part's dimension 0 only; -1: the whole part. */
 enum cairn_status cairn_shard_put(struct cairn_shard *w, int index, int64_t axis0, struct cairn_stream *s,

@@ -273,7 +273,7 @@ static enum cairn_status import_into(const char *dir, struct cairn_hf *h, const 
     struct cairn_manifest *m = cairn_manifest_create("base", 0, "");
     struct cairn_attempt *a = NULL;
     struct cairn_attempt_opts ao = {.lane = NULL};
-    struct cairn_source src = {&h->table, read_hf, h, NULL};
+    struct cairn_source src = {.table = &h->table, .read = read_hf, .arg = h};
     enum cairn_dtype *each = calloc((size_t)h->table.count + 1, sizeof(*each));
     json_t *source = describe_source(h), *files = json_object(), *passed = NULL, *config;
     struct cairn_digest d = source_digest(h, opts);

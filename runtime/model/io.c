@@ -1,4 +1,5 @@
-/* io.c - streams a table's tensors between stores, artefacts and other sources, a piece of at most PIECE bytes at a time.
+/* io.c - streams a table's tensors between stores, artefacts and other sources, a piece of at most PIECE bytes (or one row) at a time. While a
+ * piece is written the next is read, widened or narrowed, and digested.
  *
  * Which tensors go into which shard follows from table and options alone (plan), so writers and committers agree without talking.
  * Tensor memory is touched by cairn_tensor_get and cairn_tensor_set only; narrowing and widening happen in host staging.
@@ -17,7 +18,9 @@
 #include "model/sums.h"
 #include "model/values.h"
 
-#define PIECE       ((int64_t)64 << 20)
+#define PIECE       ((int64_t)8 << 20) /* stays in a cache from the read to the write */
+#define PINNED      ((size_t)1 << 20) /* bytes; pinning less costs more than it saves */
+#define ALIGNED     ((size_t)4096) /* whole pages are pinned */
 #define SHARD_BYTES ((int64_t)4 << 30)
 #define NAME_BYTES  288
 
@@ -98,22 +101,49 @@ static void tensor_name(const char *prefix, const char *name, char *out, size_t 
 /* ---- save ----------------------------------------------------------------------------------------------------------------------
  */
 
+/* Host memory for a piece, as the device copies it fastest: pinned where it can be. */
 struct staging {
-    void *raw, *out; /* as read, as written */
-    size_t raw_bytes, out_bytes;
+    struct cairn_device *dev; /* or NULL: no device copies from it or to it */
+    void *p;
+    size_t bytes;
+    struct cairn_buffer *pinned; /* or NULL */
 };
 
-static enum cairn_status grow(void **p, size_t *have, size_t need, struct cairn_error *err)
+static void staging_free(struct staging *g)
 {
-    if (need <= *have)
+    cairn_buffer_destroy(g->pinned);
+    free(g->p);
+    g->pinned = NULL;
+    g->p = NULL;
+    g->bytes = 0;
+}
+
+static enum cairn_status grow(struct staging *g, size_t need, struct cairn_error *err)
+{
+    if (need <= g->bytes)
         return CAIRN_OK;
-    free(*p);
-    *have = 0;
-    *p = malloc(need);
-    if (!*p)
+    staging_free(g);
+    if (posix_memalign(&g->p, ALIGNED, need)) {
+        g->p = NULL;
         return CAIRN_NOMEM(err);
-    *have = need;
+    }
+    g->bytes = need;
+    if (need >= PINNED && g->dev && g->dev->ops->pin && cairn_buffer_pin(g->dev, g->p, need, &g->pinned, NULL) != CAIRN_OK)
+        g->pinned = NULL; /* a driver need not: the copies are slower */
     return CAIRN_OK;
+}
+
+/* What a save works in: a piece as it is read, where that is another type than it is written in, and two as they are written, in turn. */
+struct lanes {
+    struct staging raw, out[2];
+    int turn;
+};
+
+static void lanes_free(struct lanes *l)
+{
+    staging_free(&l->raw);
+    staging_free(&l->out[0]);
+    staging_free(&l->out[1]);
 }
 
 static int64_t rows_per_piece(const struct cairn_param *p)
@@ -124,8 +154,7 @@ static int64_t rows_per_piece(const struct cairn_param *p)
 }
 
 static enum cairn_status save_tensor(const struct cairn_source *src, const struct cairn_save_opts *o, int i, struct cairn_shard *w,
-                                     int index, struct staging *g, struct cairn_progress *bar, int64_t *done,
-                                     struct cairn_error *err)
+                                     int index, struct lanes *l, struct cairn_progress *bar, int64_t *done, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     const struct cairn_param *p = &src->table->param[i];
@@ -136,18 +165,15 @@ static enum cairn_status save_tensor(const struct cairn_source *src, const struc
     for (int64_t at = 0; at < all; at += rows) {
         int64_t n = all - at < rows ? all - at : rows;
         size_t count = (size_t)(n * row), bytes = count * cairn_dtype_size(to);
-        const void *data;
+        struct staging *out = &l->out[l->turn], *in = from == to ? out : &l->raw;
 
-        TRY(grow(&g->raw, &g->raw_bytes, count * cairn_dtype_size(from), err));
-        TRY(src->read(src->arg, i, at, n, from, g->raw, err));
-        data = g->raw;
-        if (from != to) {
-            TRY(grow(&g->out, &g->out_bytes, bytes, err));
-            if (!cairn_convert(to, g->out, from, g->raw, count))
-                TRY(CAIRN_BUG(err, "no such conversion"));
-            data = g->out;
-        }
-        TRY(cairn_shard_write(w, index, at_bytes, data, bytes, err));
+        l->turn = !l->turn;
+        TRY(grow(in, count * cairn_dtype_size(from), err));
+        TRY(grow(out, bytes, err));
+        TRY(src->read(src->arg, i, at, n, from, in->p, err));
+        if (from != to && !cairn_convert(to, out->p, from, in->p, count))
+            TRY(CAIRN_BUG(err, "no such conversion"));
+        TRY(cairn_shard_lend(w, index, at_bytes, out->p, bytes, err));
         at_bytes += (int64_t)bytes;
         *done += (int64_t)bytes;
         cairn_progress_at(bar, *done);
@@ -177,7 +203,7 @@ static struct cairn_slice slice_of(const struct cairn_param_table *t, const stru
 
 static enum cairn_status save_shard(const struct cairn_source *src, struct cairn_attempt *a, const struct cairn_save_opts *o,
                                     int begin, int end, const char *name, const char *identity, struct cairn_shard_entry **entry,
-                                    struct staging *g, struct cairn_progress *bar, int64_t *done, struct cairn_error *err)
+                                    struct lanes *l, struct cairn_progress *bar, int64_t *done, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_slice *slice = calloc((size_t)(end - begin) + 1, sizeof(*slice));
@@ -199,7 +225,7 @@ static enum cairn_status save_shard(const struct cairn_source *src, struct cairn
         if (wanted(src->table, o, i) && o->told)
             TRY(cairn_shard_tell(w, n++, o->told[i], err));
         else if (wanted(src->table, o, i))
-            TRY(save_tensor(src, o, i, w, n++, g, bar, done, err));
+            TRY(save_tensor(src, o, i, w, n++, l, bar, done, err));
     TRY(cairn_attempt_shard_done(a, &w, entry, err));
 out:
     cairn_shard_destroy(w);
@@ -212,7 +238,7 @@ enum cairn_status cairn_save(const struct cairn_source *src, struct cairn_attemp
                              const struct cairn_save_opts *o, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    struct staging g = {0};
+    struct lanes l = {.raw.dev = src->dev, .out[0].dev = src->dev, .out[1].dev = src->dev};
     struct cairn_progress *bar = NULL;
     struct cairn_shard_entry *entry = NULL;
     char *identity = NULL;
@@ -240,7 +266,7 @@ enum cairn_status cairn_save(const struct cairn_source *src, struct cairn_attemp
                 done += bytes_of(src->table, o, begin, end);
         }
         if (!entry)
-            TRY(save_shard(src, a, o, begin, end, name, identity, &entry, &g, bar, &done, err));
+            TRY(save_shard(src, a, o, begin, end, name, identity, &entry, &l, bar, &done, err));
         if (manifest)
             st = cairn_manifest_add_shard(manifest, entry, err);
         else
@@ -253,8 +279,7 @@ out:
     cairn_shard_entry_free(entry);
     cairn_progress_end(bar);
     free(identity);
-    free(g.raw);
-    free(g.out);
+    lanes_free(&l);
     return st;
 }
 
@@ -285,7 +310,7 @@ static int store_holds(void *arg, int i, enum cairn_dtype as)
 
 struct cairn_source cairn_source_store(struct cairn_store_source *s)
 {
-    return (struct cairn_source){s->store->table, read_store, s, store_holds};
+    return (struct cairn_source){s->store->table, read_store, s, store_holds, s->k->dev};
 }
 
 /* The entry, which must have the parameter's shape and a float type. */
@@ -324,9 +349,9 @@ static enum cairn_status read_rows(struct cairn_reader *r, const char *name, con
         TRY(cairn_reader_rows(r, name, begin, n, h_dst, bytes, err));
         goto out;
     }
-    TRY(grow(&g->raw, &g->raw_bytes, bytes, err));
-    TRY(cairn_reader_rows(r, name, begin, n, g->raw, bytes, err));
-    if (!cairn_convert(as, h_dst, e->dtype, g->raw, count))
+    TRY(grow(g, bytes, err));
+    TRY(cairn_reader_rows(r, name, begin, n, g->p, bytes, err));
+    if (!cairn_convert(as, h_dst, e->dtype, g->p, count))
         TRY(CAIRN_BUG(err, "no such conversion"));
 out:
     return st;
@@ -379,13 +404,13 @@ static enum cairn_status read_reader(void *arg, int i, int64_t begin, int64_t n,
         st = read_rows(s->reader, name, p, begin, n, as, h_dst, &g, err);
     if (st == CAIRN_OK)
         spoil(p, begin, n, as, h_dst);
-    free(g.raw);
+    staging_free(&g);
     return st;
 }
 
 struct cairn_source cairn_source_reader(struct cairn_reader_source *s)
 {
-    return (struct cairn_source){s->table, read_reader, s, NULL};
+    return (struct cairn_source){.table = s->table, .read = read_reader, .arg = s};
 }
 
 /* ---- load -----------------------------------------------------------------------------------------------------------------------
@@ -395,7 +420,7 @@ enum cairn_status cairn_load(struct cairn_store *s, struct cairn_reader *r, cons
                              const char *what, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    struct staging g = {0}, out = {0};
+    struct staging g = {0}, out = {.dev = k->dev};
     struct cairn_progress *bar = what ? cairn_progress_begin(what, "parameters", s->table->elements, 10) : NULL;
     int64_t done = 0;
 
@@ -415,9 +440,9 @@ enum cairn_status cairn_load(struct cairn_store *s, struct cairn_reader *r, cons
 
             if (cairn_stop_requested())
                 TRY(cairn_fail(err, CAIRN_EAGAIN, "stopped while loading %s", cairn_reader_path(r)));
-            TRY(grow(&out.raw, &out.raw_bytes, bytes, err));
-            TRY(read_rows(r, name, p, first + at, n, t.dtype, out.raw, &g, err));
-            TRY(cairn_tensor_set(&k->stream, &t, out.raw, bytes, err));
+            TRY(grow(&out, bytes, err));
+            TRY(read_rows(r, name, p, first + at, n, t.dtype, out.p, &g, err));
+            TRY(cairn_tensor_set(&k->stream, &t, out.p, bytes, err));
             done += n * row;
             cairn_progress_at(bar, done);
         }
@@ -425,8 +450,8 @@ enum cairn_status cairn_load(struct cairn_store *s, struct cairn_reader *r, cons
     TRY(cairn_stream_wait(&k->stream, err));
 out:
     cairn_progress_end(bar);
-    free(g.raw);
-    free(out.raw);
+    staging_free(&g);
+    staging_free(&out);
     return st;
 }
 
@@ -484,7 +509,7 @@ enum cairn_status cairn_trainer_save(const struct cairn_optimizer *o, struct cai
     for (int i = 0; i < 3; i++) {
         struct cairn_store_source from = {set[i].store, o->k};
         struct copy_source copy = {set[i].store, opts->h_values ? opts->h_values[i] : NULL};
-        struct cairn_source src = copy.h ? (struct cairn_source){o->table, read_copy, &copy, NULL} : cairn_source_store(&from);
+        struct cairn_source src = copy.h ? (struct cairn_source){.table = o->table, .read = read_copy, .arg = &copy} : cairn_source_store(&from);
         struct cairn_save_opts so = trainer_set_opts(o, &set[i]);
         char stem[32];
 

@@ -26,6 +26,7 @@ struct cairn_source {
                               struct cairn_error *err);
     void *arg;
     int (*holds)(void *arg, int i, enum cairn_dtype as); /* or NULL; 1: parameter i lies there in this type, and may be read so */
+    struct cairn_device *dev;                            /* or NULL; whose memory is read */
 };
 
 struct cairn_save_opts {

@@ -315,7 +315,7 @@ enum cairn_status cairn_policy_import(const char *dir, const char *peft_dir, con
     struct cairn_param_table t = {0};
     struct cairn_adapter adapter = {0};
     struct peft_source from = {.i = -1};
-    struct cairn_source src = {&adapter.table, read_peft, &from, NULL};
+    struct cairn_source src = {.table = &adapter.table, .read = read_peft, .arg = &from};
     struct cairn_manifest *m = cairn_manifest_create("policy", 0, ""), *old = NULL;
     struct cairn_attempt_opts ao = {.lane = NULL};
     struct cairn_attempt *a = NULL;

@@ -184,6 +184,48 @@ static void large_and_backwards(void **state)
     free(p);
 }
 
+/* Pieces that are lent, of sizes that are written in place and sizes that are copied, in two buffers in turn: each is overwritten as soon as the
+ * call behind its own has returned, and the file is what was lent. */
+static void lent(void **state)
+{
+    static const int64_t dim[] = {3000, 2048};
+    static const size_t rows[] = {600, 300, 1, 700, 2, 3, 256, 10, 1000, 100, 28}; /* of 4 KiB; 256 and more are written in place */
+    struct cairn_slice s = cairn_slice_whole("w", CAIRN_BF16, 2, dim);
+    size_t bytes = 3000 * 4096, most = 1000 * 4096, at_bytes;
+    unsigned char *p = malloc(bytes), *turn[2] = {malloc(most), malloc(most)};
+    const void *cp = p;
+    struct cairn_shard_entry *e, *want;
+    struct cairn_shard *w;
+    struct cairn_digest d;
+
+    (void)state;
+    noise(p, bytes, 19);
+    ok(cairn_shard_save(&want, scratch, "unlent", &s, &cp, 1, NULL, err));
+    for (int scratched = 0; scratched < 2; scratched++) {
+        const struct cairn_shard_opts o = {.scratch = scratched};
+        const char *name = scratched ? "scratched" : "lent";
+
+        ok(cairn_shard_create(&w, scratch, name, &s, 1, &o, err));
+        at_bytes = 0;
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            memset(turn[i % 2], 0xee, most);
+            memcpy(turn[i % 2], p + at_bytes, rows[i] * 4096);
+            ok(cairn_shard_lend(w, 0, (int64_t)at_bytes, turn[i % 2], rows[i] * 4096, err));
+            at_bytes += rows[i] * 4096;
+        }
+        assert_int_equal(at_bytes, bytes);
+        ok(cairn_shard_finish(w, &e, err));
+        cairn_shard_destroy(w);
+        ok(cairn_digest_file(at(scratched ? "scratched.h5" : "lent.h5"), &d, NULL, err));
+        assert_true(cairn_digest_equal(e->digest, want->digest) && cairn_digest_equal(d, want->digest));
+        cairn_shard_entry_free(e);
+    }
+    cairn_shard_entry_free(want);
+    free(turn[0]);
+    free(turn[1]);
+    free(p);
+}
+
 static void from_tensors(void **state)
 {
     static const int64_t dim[] = {40, 64}, big[] = {3, 700, 1024};
@@ -449,6 +491,7 @@ int main(void)
         cmocka_unit_test(round_trip),       cmocka_unit_test(streaming),        cmocka_unit_test(large_and_backwards),
         cmocka_unit_test(from_tensors),     cmocka_unit_test(h5dump_shows_numbers), cmocka_unit_test(refused),
         cmocka_unit_test(hollow), cmocka_unit_test(writes_that_fail), cmocka_unit_test(no_space),         cmocka_unit_test(many_datasets),
+        cmocka_unit_test(lent),
     };
 
     if (getenv("CAIRN_SHARD_TEST_DIR"))
