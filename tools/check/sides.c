@@ -182,6 +182,7 @@ void cairn_sides_close(struct cairn_sides *x)
     cairn_trainer_close(&x->trainer);
     cairn_compute_close(&x->k);
     cairn_check_sequences_free(&x->q);
+    cairn_sides_sync_settle(x);
     if (x->mine)
         cairn_tree_remove(x->scratch, NULL);
     if (x->lock > 0)

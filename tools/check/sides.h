@@ -7,6 +7,8 @@
 #ifndef CAIRN_TOOLS_CHECK_SIDES_H
 #define CAIRN_TOOLS_CHECK_SIDES_H
 
+#include <pthread.h>
+
 #include "stages/train/trainer.h"
 #include "tools/check/check.h"
 #include "tools/check/sequences.h"
@@ -17,7 +19,7 @@ struct cairn_sides_rows {
     const int32_t *pos, *which;
 };
 
-/* What a check's seconds go to: both sides' scores, changing the trainer, a file sync's three parts and taking its files away, syncs without files
+/* What a check's seconds go to: both sides' scores, changing the trainer, a file sync's three parts and waiting for its files to be gone, syncs without files
  * and what they want made first, digests of the weights. */
 enum cairn_sides_part {
     CAIRN_SIDES_TRAINER,
@@ -47,6 +49,8 @@ struct cairn_sides {
     int mine, lock;             /* scratch was made; what keeps other checks out of it, or -1 */
     int64_t generation;         /* of what was synced */
     double spent[CAIRN_SIDES_PARTS]; /* seconds, for the report */
+    char *gone[2];              /* of the scratch folder, being taken away by `remover`; NULL: nothing is */
+    pthread_t remover;
     struct cairn_sides_rows now;
     struct cairn_buffer *noise; /* of perturb: (noise_n) floats on the device, by noise_seed; or NULL */
     int64_t noise_n;
@@ -80,6 +84,8 @@ enum cairn_status cairn_sides_perturb(struct cairn_sides *x, double scale, uint6
 
 /* Gives the trainer's published weights to the sampler by way of committed artefacts; memory.h: without. */
 enum cairn_status cairn_sides_sync(struct cairn_sides *x, struct cairn_error *err);
+/* Until the files of the last sync are taken away, which goes on meanwhile. */
+void cairn_sides_sync_settle(struct cairn_sides *x);
 /* The first trained tensor that the sampler holds other bytes of than the trainer publishes, by their digests; NULL: none. Borrowed name. *all:
  * the digest of what the trainer publishes, over all tensors; may be NULL. */
 enum cairn_status cairn_sides_weights_differ(struct cairn_sides *x, const char **name, struct cairn_digest *all, struct cairn_error *err);

@@ -1,4 +1,6 @@
-/* sides_sync.c - the trainer's weights for the sampler, by way of committed artefacts; whether they are the same. See sides.h. */
+/* sides_sync.c - the trainer's weights for the sampler, by way of committed artefacts, and those taken away again; whether they are the same. See
+ * sides.h. */
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +26,7 @@ static enum cairn_status state_write(struct cairn_sides *x, const char *dir, str
 
     if (!m)
         TRY(CAIRN_NOMEM(err));
-    TRY(cairn_attempt_begin(&a, dir, &(struct cairn_attempt_opts){.identity = cairn_manifest_identity(m)}, err));
+    TRY(cairn_attempt_begin(&a, dir, &(struct cairn_attempt_opts){.identity = cairn_manifest_identity(m), .scratch = 1}, err));
     TRY(cairn_save(&src, a, m, &o, err));
     TRY(cairn_attempt_commit(a, m, err));
 out:
@@ -49,7 +51,7 @@ static enum cairn_status policy_write(struct cairn_sides *x, const char *from, c
     TRY(cairn_reader_open(&state, from, NULL, err));
     TRY(cairn_reader_open(&base, x->base, NULL, err));
     TRY(cairn_manifest_add_input(m, "log/check.scratch/train", cairn_reader_manifest(state)->digest, err));
-    TRY(cairn_attempt_begin(&a, dir, &(struct cairn_attempt_opts){.identity = cairn_manifest_identity(m)}, err));
+    TRY(cairn_attempt_begin(&a, dir, &(struct cairn_attempt_opts){.identity = cairn_manifest_identity(m), .scratch = 1}, err));
     TRY(cairn_policy_save(x->trainer.table, state, p->lora ? NULL : base, dtype, a, m, "", err));
     content = cairn_setup_policy_content(&p->config, &p->table, p->lora ? &p->adapter : NULL, cairn_reader_manifest(base)->digest, dtype);
     if (!content || json_object_update(m->content, content))
@@ -64,13 +66,58 @@ out:
     return st;
 }
 
+/* ---- taking them away, which takes seconds where they are gigabytes ------------------------------------------------------------- */
+
+static void *take_away(void *arg)
+{
+    struct cairn_sides *x = arg;
+
+    for (int i = 0; i < 2; i++)
+        cairn_tree_remove(x->gone[i], NULL);
+    return NULL;
+}
+
+/* Takes both over. */
+static void away(struct cairn_sides *x, char *train, char *policy)
+{
+    sigset_t all, old;
+
+    x->gone[0] = train;
+    x->gone[1] = policy;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    if (pthread_create(&x->remover, NULL, take_away, x)) {
+        take_away(x);
+        x->remover = pthread_self();
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+void cairn_sides_sync_settle(struct cairn_sides *x)
+{
+    double t0 = cairn_now_s();
+
+    if (!x->gone[0])
+        return;
+    if (!pthread_equal(x->remover, pthread_self()))
+        pthread_join(x->remover, NULL);
+    for (int i = 0; i < 2; i++) {
+        free(x->gone[i]);
+        x->gone[i] = NULL;
+    }
+    x->spent[CAIRN_SIDES_REMOVE] += cairn_now_s() - t0;
+}
+
+/* ---- a sync ----------------------------------------------------------------------------------------------------------------------- */
+
 enum cairn_status cairn_sides_sync(struct cairn_sides *x, struct cairn_error *err)
 {
     char *train = cairn_format("%s/train-%lld", x->scratch, (long long)(x->generation + 1)),
          *policy = cairn_format("%s/policy-%lld", x->scratch, (long long)(x->generation + 1));
     enum cairn_status st = CAIRN_OK;
-    double t[4], t0;
+    double t[4];
 
+    cairn_sides_sync_settle(x); /* so that there is never more than one sync's */
     x->generation++;
     if (!train || !policy)
         TRY(CAIRN_NOMEM(err));
@@ -87,14 +134,12 @@ enum cairn_status cairn_sides_sync(struct cairn_sides *x, struct cairn_error *er
     for (int i = 0; i < 3; i++)
         x->spent[CAIRN_SIDES_STATE + i] += t[i + 1] - t[i];
 out:
-    t0 = cairn_now_s();
-    if (train)
-        cairn_tree_remove(train, NULL);
-    if (policy)
-        cairn_tree_remove(policy, NULL);
-    x->spent[CAIRN_SIDES_REMOVE] += cairn_now_s() - t0;
-    free(train);
-    free(policy);
+    if (train && policy) {
+        away(x, train, policy);
+    } else {
+        free(train);
+        free(policy);
+    }
     return st;
 }
 
