@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/str.h"
+#include "base/upload.h"
 #include "model/io.h"
 
 static enum cairn_status read_from(struct cairn_store *s, const struct cairn_param_table *t, struct cairn_reader *base,
@@ -57,16 +58,13 @@ static enum cairn_status from_object(struct cairn_store *s, const struct cairn_p
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_nodeobject *held = *o;
-    struct cairn_tensor all;
 
     if (cairn_buffer_adopts(k->dev)) {
         *o = NULL;
         return cairn_weights_adopt(s, t, k, held->p, let_go, held, err);
     }
     TRY(cairn_weights_create(s, t, k, err));
-    TRY(flat(&all, s, err));
-    TRY(cairn_tensor_set(&k->stream, &all, held->p, held->bytes, err));
-    TRY(cairn_stream_wait(&k->stream, err));
+    TRY(cairn_upload(&k->stream, s->buf, held->p, held->bytes, err));
 out:
     return st;
 }

@@ -1,0 +1,132 @@
+/* upload.c - see upload.h. Pieces are taken in order by whoever is free; the owner works too. */
+#include "base/upload.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cores.h"
+
+#define PIECE   ((size_t)4 << 20) /* some times what a copy's start costs, and small for a cache */
+#define WORKERS 8                 /* eight cores bring what a link takes */
+#define ALIGNED ((size_t)4096)    /* whole pages are pinned */
+
+struct upload {
+    unsigned char *d_dst;
+    const unsigned char *h_src;
+    size_t bytes;
+    atomic_size_t next; /* the first byte that nobody has taken */
+    atomic_int failed;
+};
+
+struct worker {
+    struct upload *u;
+    struct cairn_stream stream;
+    unsigned char *stage; /* (PIECE) pinned as `pinned` */
+    struct cairn_buffer *pinned;
+    pthread_t thread;
+    int threaded;
+    enum cairn_status status;
+    struct cairn_error error;
+};
+
+static void *work(void *arg)
+{
+    struct worker *w = arg;
+    struct upload *u = w->u;
+    struct cairn_device *dev = w->stream.dev;
+
+    while (!atomic_load(&u->failed)) {
+        size_t at = atomic_fetch_add(&u->next, PIECE), n;
+
+        if (at >= u->bytes)
+            break;
+        n = u->bytes - at < PIECE ? u->bytes - at : PIECE;
+        memcpy(w->stage, u->h_src + at, n);
+        w->status = dev->ops->copy_in(dev, w->stream.impl, u->d_dst + at, w->stage, n, &w->error);
+        if (w->status == CAIRN_OK)
+            w->status = cairn_stream_wait(&w->stream, &w->error);
+        if (w->status != CAIRN_OK)
+            atomic_store(&u->failed, 1);
+    }
+    return NULL;
+}
+
+static int worker_open(struct worker *w, struct upload *u, struct cairn_device *dev)
+{
+    void *p = NULL;
+
+    w->u = u;
+    if (posix_memalign(&p, ALIGNED, PIECE))
+        return 0;
+    w->stage = p;
+    if (cairn_stream_create(dev, &w->stream, NULL) != CAIRN_OK)
+        return 0;
+    return cairn_buffer_pin(dev, w->stage, PIECE, &w->pinned, NULL) == CAIRN_OK;
+}
+
+static void worker_close(struct worker *w)
+{
+    cairn_buffer_destroy(w->pinned);
+    cairn_stream_destroy(&w->stream);
+    free(w->stage);
+}
+
+static void worker_start(struct worker *w)
+{
+    sigset_t all, old;
+
+    sigfillset(&all);
+    if (pthread_sigmask(SIG_SETMASK, &all, &old))
+        return;
+    w->threaded = !pthread_create(&w->thread, NULL, work, w);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+static enum cairn_status in_one(struct cairn_stream *s, struct upload *u, struct cairn_error *err)
+{
+    enum cairn_status st = s->dev->ops->copy_in(s->dev, s->impl, u->d_dst, u->h_src, u->bytes, err);
+
+    return st == CAIRN_OK ? cairn_stream_wait(s, err) : st;
+}
+
+/* Workers pull; *n of them were opened, the first of which is the owner. */
+static enum cairn_status by_workers(struct worker *w, int n, struct cairn_error *err)
+{
+    for (int i = 1; i < n; i++)
+        worker_start(&w[i]);
+    work(&w[0]);
+    for (int i = 1; i < n; i++)
+        if (w[i].threaded)
+            pthread_join(w[i].thread, NULL);
+    for (int i = 0; i < n; i++)
+        if (w[i].status != CAIRN_OK)
+            return cairn_fail(err, w[i].status, "%s", w[i].error.text);
+    return CAIRN_OK;
+}
+
+enum cairn_status cairn_upload(struct cairn_stream *s, struct cairn_buffer *dst, const void *h_src, size_t bytes, struct cairn_error *err)
+{
+    struct upload u = {.h_src = h_src, .bytes = bytes};
+    int most = cairn_cores() < WORKERS ? cairn_cores() : WORKERS, n = 0;
+    struct worker w[WORKERS] = {0};
+    enum cairn_status st = CAIRN_OK;
+
+    if (bytes > dst->bytes)
+        return CAIRN_BUG(err, "an upload beyond the end of its buffer");
+    if (!bytes)
+        return CAIRN_OK;
+    TRY(cairn_stream_wait(s, err));
+    u.d_dst = cairn_buffer_open(dst, CAIRN_WRITE);
+    if (s->dev->ops->pin && most > 1 && bytes > (size_t)most * PIECE)
+        while (n < most && worker_open(&w[n], &u, s->dev))
+            n++;
+    st = n > 1 ? by_workers(w, n, err) : in_one(s, &u, err);
+    for (int i = 0; i < (n < most ? n + 1 : n); i++) /* one may have been opened in part */
+        worker_close(&w[i]);
+    cairn_buffer_close(dst);
+out:
+    return st;
+}
