@@ -128,7 +128,7 @@ out:
 static enum cairn_status open_named(struct cairn_compute *c, const char *name, const struct cairn_compute_opts *o,
                                     struct cairn_error *err)
 {
-    struct cairn_backend_opts bo = {.guard = !strcmp(name, "guard"), .threads = o->threads, .act = o->act};
+    struct cairn_backend_opts bo = {.guard = !strcmp(name, "guard"), .threads = o->threads, .act = o->act, .keep = o->keep};
     enum cairn_status st = CAIRN_OK;
     int devices, ordinal;
 

@@ -14,6 +14,7 @@ struct cairn_compute_opts {
     const char *act;     /* activation type: "f32", "bf16"; NULL: the back-end's own (cpu f32, cuda bf16) */
     int reference;       /* 1: every op from the reference table */
     int threads;         /* 0: all */
+    const char *keep;    /* as in cairn_backend_opts; NULL: nothing is kept */
     int rank;            /* among the processes of this node: takes device rank % n of the n that it sees */
 };
 

@@ -28,7 +28,7 @@
 
 #include "base/buffer.h"
 
-#define CAIRN_BACKEND_ABI 9
+#define CAIRN_BACKEND_ABI 10
 
 /* ---- dense products ------------------------------------------------------------------------------------------- */
 
@@ -516,6 +516,8 @@ struct cairn_backend_opts {
     int guard;       /* 1: buffers are PROT_NONE outside brackets (cpu only) */
     int threads;     /* 0: as many as the machine gives this process; never changes a bit */
     const char *act; /* activation type: "f32", "bf16"; NULL: the back-end's own. CAIRN_EDEVICE where it has no such ops */
+    const char *keep; /* a folder of the user's, where what takes time to find out about a device may be left for the next process; NULL: nothing
+                       * is. Never changes a bit */
 };
 
 /* What a device is: for people, and for processes that must not share it by mistake. */

@@ -79,7 +79,7 @@ json_t *cairn_preflight_node(const struct cairn_run *run, int device)
     else if (disk >= 0 && disk < DISK_MIB)
         snprintf(text, sizeof text, "only %.0f MiB are free in %s", disk, run->dir);
     else if (!write_try(run, node, text, sizeof text) && device) {
-        if (cairn_setup_compute(&k, run->recipe, 1, 0, &err) == CAIRN_OK) {
+        if (cairn_setup_compute(&k, run, 1, 0, &err) == CAIRN_OK) {
             snprintf(numerics, sizeof numerics, "%s", k.numerics);
             cairn_compute_close(&k);
         } else {

@@ -61,6 +61,7 @@ static enum cairn_status cuda_open(int ordinal, const struct cairn_backend_opts 
 {
     const char *act = o && o->act ? o->act : "bf16";
     enum cairn_status st = CAIRN_OK;
+    struct cairn_device_info known;
     struct cuda *d = NULL;
     int count = 0;
     cudaError_t e = cudaGetDeviceCount(&count);
@@ -87,6 +88,10 @@ static enum cairn_status cuda_open(int ordinal, const struct cairn_backend_opts 
     if (d->sm < 80)
         TRY(cairn_fail(err, CAIRN_EDEVICE, "%s: compute capability %d.%d, the kernels need 8.0 or newer", d->name, d->sm / 10,
                        d->sm % 10));
+    TRY(info(ordinal, &known, err));
+    snprintf(d->id, sizeof d->id, "%s", known.id);
+    if (o && o->keep && !(d->keep = strdup(o->keep)))
+        TRY(CAIRN_NOMEM(err));
     TRY(cuda_status(cudaSetDevice(ordinal), "cudaSetDevice", err));
     TRY(cuda_status(cudaHostAlloc((void **)&d->h_fault, sizeof *d->h_fault, cudaHostAllocMapped), "host memory for faults", err));
     memset(d->h_fault, 0, sizeof *d->h_fault);
@@ -95,6 +100,7 @@ static enum cairn_status cuda_open(int ordinal, const struct cairn_backend_opts 
 out:
     if (st != CAIRN_OK && d) {
         cudaFreeHost(d->h_fault);
+        free(d->keep);
         free(d);
     }
     return st;
@@ -112,16 +118,20 @@ static void cuda_close(struct cairn_device *dev)
         if (d->slot_free[i])
             d->slot_free[i](d->slot[i]);
     cudaFreeHost(d->h_fault);
+    free(d->keep);
     free(d);
+}
+
+void cuda_numerics(const struct cuda *d, char *out, int n)
+{
+    /* the toolkit's: exp, log, sincos and the compiler's choices are its own */
+    snprintf(out, (size_t)n, "cuda %d.%d sm_%d %s ops%d", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, d->sm,
+             d->act == CAIRN_F32 ? "f32" : "bf16", OPS_VERSION);
 }
 
 static void numerics(struct cairn_device *dev, char *out, int n)
 {
-    const struct cuda *d = dev->state;
-
-    /* the toolkit's: exp, log, sincos and the compiler's choices are its own */
-    snprintf(out, (size_t)n, "cuda %d.%d sm_%d %s ops%d", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, d->sm,
-             d->act == CAIRN_F32 ? "f32" : "bf16", OPS_VERSION);
+    cuda_numerics(dev->state, out, n);
 }
 
 /* Host threads: the ops use none, so the number is only kept. */

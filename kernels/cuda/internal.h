@@ -92,6 +92,8 @@ struct cuda {
     struct fault *d_fault; /* the same, as kernels see it */
     void *slot[SLOT_COUNT];
     void (*slot_free[SLOT_COUNT])(void *);
+    char id[40];                  /* of the card, wherever it is seen from */
+    char *keep;                   /* folder of keep.h; NULL: nothing is kept */
     struct cuda_foreign *foreign; /* list of memory that is mapped here and not the device's own */
 };
 
@@ -153,6 +155,8 @@ static inline int64_t ceil_div(int64_t n, int64_t unit)
 }
 
 /* Status of a CUDA call outside of an op: CAIRN_EDEVICE with CUDA's sentence (CAIRN_ENOSPACE without memory). */
+/* What the numbers of this device depend on besides the inputs (cairn_backend.numerics). */
+void cuda_numerics(const struct cuda *d, char *out, int n);
 enum cairn_status cuda_status(cudaError_t e, const char *what, struct cairn_error *err);
 
 /* ---- the table ----------------------------------------------------------------------------------------------------- */

@@ -6,13 +6,18 @@
  * other bits than the definition is out, the fastest of the others stays. Since the bits are the same, the clock decides about time
  * only. While a stream is captured into a graph, or without memory to try, by_default chooses.
  *
+ * Proof and choices are kept for the next process on the card (keep.h): trying takes tens of milliseconds a shape. An algorithm of cuBLASLt's counts
+ * only with the version of it that gave it.
+ *
  * CAIRN_CUDA_TRIALS=0, for tools under which everything is slow: nothing is proved or tried, wgmma has the right bits where the card has it, and
  * by_default chooses. Bits are those of a card that passes its proof.
  */
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "keep.h"
 #include "product_choose.h"
 #include "product_few.h"
 
@@ -21,7 +26,7 @@
 #define PART_LEAST 512                /* rows of a part */
 #define FLUSH      ((size_t)96 << 20) /* bytes, more than any cache */
 
-enum kind { KIND_FMA, KIND_MMA, KIND_FEW, KIND_WGMMA, KIND_LT };
+enum kind { KIND_FMA, KIND_MMA, KIND_FEW, KIND_WGMMA, KIND_LT, KIND_AGAIN /* kept, and to be tried anew */ };
 
 struct choice {
     enum kind kind;
@@ -37,7 +42,11 @@ struct key {
 struct chooser {
     int wgmma; /* -1 unknown, 0 other bits (or none), 1 the same */
     int trials;
-    struct product_lt *lt;
+    int asked;             /* lt was */
+    struct product_lt *lt; /* by lt_of */
+    struct keep *keep;
+    uint64_t lt_version;   /* whose algorithms were kept; 0: nobody's */
+    int tried;             /* choices of this process */
     int used;
     int64_t refused; /* candidates with other bits */
     struct key key[KEYS];
@@ -45,12 +54,112 @@ struct chooser {
     unsigned char taken[KEYS];
 };
 
+/* ---- what is kept -------------------------------------------------------------------------------------------------------- */
+
+struct kept_head {
+    uint64_t lt_version; /* 0: cuBLASLt was never asked */
+    int64_t count;
+    int32_t wgmma, entry; /* proved; bytes of a struct kept */
+};
+
+struct kept {
+    struct key key;
+    struct choice choice;
+};
+
+static int slot_of(struct chooser *h, const struct key *k);
+
+/* cuBLASLt, opened when somebody asks for it, which may allocate; NULL where there is none. */
+static struct product_lt *lt_of(struct chooser *h)
+{
+    if (!h->asked) {
+        h->asked = 1;
+        h->lt = product_lt_open();
+        if (h->lt_version && h->lt_version != product_lt_version(h->lt)) { /* its algorithms are another's */
+            for (int i = 0; i < KEYS; i++)
+                if (h->taken[i] && h->choice[i].kind == KIND_LT)
+                    h->choice[i].kind = KIND_AGAIN;
+            h->lt_version = 0;
+        }
+    }
+    return h->lt;
+}
+
+static int choice_ok(const struct choice *o)
+{
+    static const int most[] = {
+        [KIND_FMA] = 1, [KIND_MMA] = PRODUCT_MMA_TILES, [KIND_FEW] = PRODUCT_FEW_TILES, [KIND_WGMMA] = PRODUCT_WGMMA_TILES, [KIND_LT] = 1};
+
+    return (int)o->kind >= KIND_FMA && o->kind <= KIND_LT && o->which >= 0 && o->which < most[o->kind] && (o->kind != KIND_LT || !o->lt.workspace);
+}
+
+/* Takes what was kept; what this process has chosen itself stays. */
+static void kept_take(struct chooser *h)
+{
+    struct kept_head head;
+    size_t n = 0;
+    unsigned char *p = keep_read(h->keep, &n);
+    struct kept e;
+
+    if (!p || n < sizeof head)
+        goto out;
+    memcpy(&head, p, sizeof head);
+    if (head.entry != (int32_t)sizeof e || head.count < 0 || head.count > KEYS / 2 || n != sizeof head + (size_t)head.count * sizeof e)
+        goto out;
+    if (h->wgmma < 0 && (head.wgmma == 0 || head.wgmma == 1))
+        h->wgmma = head.wgmma;
+    if (!h->asked)
+        h->lt_version = head.lt_version;
+    for (int64_t j = 0; j < head.count && h->used < KEYS / 2; j++) {
+        int i;
+
+        memcpy(&e, p + sizeof head + (size_t)j * sizeof e, sizeof e);
+        i = slot_of(h, &e.key);
+        if (h->taken[i] || !choice_ok(&e.choice) || (e.choice.kind == KIND_LT && head.lt_version != (h->asked ? product_lt_version(h->lt) : h->lt_version)))
+            continue;
+        h->key[i] = e.key;
+        h->choice[i] = e.choice;
+        h->taken[i] = 1;
+        h->used++;
+    }
+out:
+    free(p);
+}
+
+/* All that is known now, with what others have kept meanwhile. */
+static void kept_write(struct chooser *h)
+{
+    struct kept_head head = {.entry = (int32_t)sizeof(struct kept), .wgmma = -1};
+    unsigned char *p;
+    size_t n = sizeof head;
+
+    kept_take(h);
+    head.wgmma = h->wgmma;
+    head.lt_version = h->asked ? product_lt_version(h->lt) : h->lt_version;
+    if (!(p = calloc(1, sizeof head + (size_t)h->used * sizeof(struct kept))))
+        return;
+    for (int i = 0; i < KEYS; i++)
+        if (h->taken[i] && h->choice[i].kind != KIND_AGAIN) {
+            memcpy(p + n + offsetof(struct kept, key), &h->key[i], sizeof h->key[i]);
+            memcpy(p + n + offsetof(struct kept, choice), &h->choice[i], sizeof h->choice[i]);
+            n += sizeof(struct kept);
+            head.count++;
+        }
+    memcpy(p, &head, sizeof head);
+    keep_write(h->keep, p, n);
+    free(p);
+}
+
 static void chooser_free(void *p)
 {
     struct chooser *h = p;
 
-    if (h)
-        product_lt_close(h->lt);
+    if (!h)
+        return;
+    if (h->tried)
+        kept_write(h);
+    keep_close(h->keep);
+    product_lt_close(h->lt);
     free(h);
 }
 
@@ -69,7 +178,8 @@ static struct chooser *chooser_of(struct call *c)
     trials = getenv("CAIRN_CUDA_TRIALS");
     h->trials = !trials || strcmp(trials, "0") != 0;
     h->wgmma = h->trials ? -1 : product_wgmma_there(c);
-    h->lt = h->trials ? product_lt_open() : NULL;
+    if (h->trials && (h->keep = keep_open(c->cuda, "products")))
+        kept_take(h);
     c->cuda->slot[SLOT_MATMUL] = h;
     c->cuda->slot_free[SLOT_MATMUL] = chooser_free;
     return h;
@@ -304,7 +414,7 @@ static struct choice by_trial(const struct call *of, struct chooser *h, const st
 
     n += candidates(&c, h, &q, o + n);
     if (p->quads && !p->offsets)
-        plans = product_lt_plans(h->lt, &q, 0, plan, PLANS);
+        plans = product_lt_plans(lt_of(h), &q, 0, plan, PLANS);
     for (int i = 0; i < plans; i++)
         o[n++] = (struct choice){.kind = KIND_LT, .lt = plan[i]};
     for (int i = 0; i < n; i++) {
@@ -342,6 +452,24 @@ static int worth(const struct product *p)
     return (double)p->n * (double)p->k * p->batch >= 1 << 16;
 }
 
+/* Opens cuBLASLt where there is nothing else to choose from, or p is its by what was kept. */
+static void lt_needed(struct chooser *h, const struct product *p)
+{
+    const struct key key = key_of(p);
+    int i = slot_of(h, &key);
+
+    if (h->trials && worth(p) && (h->wgmma != 1 || (h->taken[i] && h->choice[i].kind == KIND_LT)))
+        lt_of(h);
+}
+
+/* Is there a choice for this shape that can be launched now? */
+static int usable(const struct chooser *h, int slot)
+{
+    const enum kind kind = h->choice[slot].kind;
+
+    return h->taken[slot] && kind != KIND_AGAIN && (kind != KIND_LT || h->lt);
+}
+
 static void choose_and_launch(struct call *c, const struct product *p)
 {
     struct chooser *h = chooser_of(c);
@@ -359,16 +487,19 @@ static void choose_and_launch(struct call *c, const struct product *p)
             h->wgmma = 0;
     }
     o = by_default(c, h, p);
+    if (may_try)
+        lt_needed(h, p);
     if (bf16 && h->trials && (h->lt || h->wgmma == 1) && worth(p)) { /* mma alone needs no clock */
         key = key_of(p);
         i = slot_of(h, &key);
-        if (h->taken[i]) {
+        if (usable(h, i)) {
             o = h->choice[i];
-        } else if (may_try && h->used < KEYS / 2) {
+        } else if (may_try && (h->taken[i] || h->used < KEYS / 2)) {
             h->choice[i] = o = by_trial(c, h, p, o);
             h->key[i] = key;
+            h->used += !h->taken[i];
             h->taken[i] = 1;
-            h->used++;
+            h->tried++;
         }
     }
     launch(c, h, p, &o);

@@ -19,7 +19,8 @@ struct product_lt_plan {
 };
 
 struct product_lt *product_lt_open(void); /* NULL where there is none */
-void product_lt_close(struct product_lt *lt);
+void product_lt_close(struct product_lt *lt);           /* NULL is fine */
+uint64_t product_lt_version(const struct product_lt *lt); /* of NULL 0 */
 /* Up to n algorithms for p, best guess first, none of which splits k or needs a workspace. `free_choice`: the library's own, with
  * 32 MiB, whatever it does to the bits (to compare with). */
 int product_lt_plans(struct product_lt *lt, const struct product *p, int free_choice, struct product_lt_plan *plan, int n);

@@ -13,6 +13,7 @@
 #include "product_choose.h"
 
 #define FUNCTIONS(X)                                                                                                               \
+    X(cublasLtGetVersion)                                                                                                          \
     X(cublasLtCreate)                                                                                                              \
     X(cublasLtDestroy)                                                                                                             \
     X(cublasLtMatmul)                                                                                                              \
@@ -70,6 +71,11 @@ void product_lt_close(struct product_lt *lt)
     lt->cublasLtDestroy(lt->handle);
     dlclose(lt->object);
     free(lt);
+}
+
+uint64_t product_lt_version(const struct product_lt *lt)
+{
+    return lt ? lt->cublasLtGetVersion() : 0;
 }
 
 struct problem {

@@ -30,7 +30,7 @@ enum cairn_status cairn_stage_device_open(struct cairn_stage_ctx *ctx, const str
 
     if (!def->wants_device || ctx->compute)
         return CAIRN_OK;
-    TRY(cairn_setup_compute(&ctx->device, ctx->run->recipe, threads_of(ctx), ctx->device_rank, err));
+    TRY(cairn_setup_compute(&ctx->device, ctx->run, threads_of(ctx), ctx->device_rank, err));
     ctx->compute = &ctx->device;
 out:
     return st;

@@ -13,25 +13,30 @@ static const char *precision(const struct cairn_recipe *r)
     return strcmp(v, "auto") ? v : NULL;
 }
 
-static enum cairn_status compute_open(struct cairn_compute *k, const struct cairn_recipe *r, const char *act, int threads, int rank, struct cairn_error *err)
+static enum cairn_status compute_open(struct cairn_compute *k, const struct cairn_run *run, const char *act, int threads, int rank, struct cairn_error *err)
 {
+    const struct cairn_recipe *r = run->recipe;
+    char *log = cairn_run_path(run, "log");
     struct cairn_compute_opts o = {.backend = cairn_recipe_str(r, "kernels.backend"), .dsa = cairn_recipe_str(r, "kernels.dsa"),
                                    .act = act,
+                                   .keep = log,
                                    .rank = rank,
                                    .threads = threads > 0 ? threads : (int)cairn_recipe_i64(r, "kernels.threads")};
+    enum cairn_status st = log ? cairn_compute_open(k, &o, err) : CAIRN_NOMEM(err);
 
-    return cairn_compute_open(k, &o, err);
+    free(log);
+    return st;
 }
 
-enum cairn_status cairn_setup_compute(struct cairn_compute *k, const struct cairn_recipe *r, int threads, int rank, struct cairn_error *err)
+enum cairn_status cairn_setup_compute(struct cairn_compute *k, const struct cairn_run *run, int threads, int rank, struct cairn_error *err)
 {
-    return compute_open(k, r, precision(r), threads, rank, err);
+    return compute_open(k, run, precision(run->recipe), threads, rank, err);
 }
 
-enum cairn_status cairn_setup_compute_wide(struct cairn_compute *k, const struct cairn_recipe *r, int threads, int *narrow, struct cairn_error *err)
+enum cairn_status cairn_setup_compute_wide(struct cairn_compute *k, const struct cairn_run *run, int threads, int *narrow, struct cairn_error *err)
 {
-    const char *own = precision(r);
-    enum cairn_status st = compute_open(k, r, "f32", threads, 0, err);
+    const char *own = precision(run->recipe);
+    enum cairn_status st = compute_open(k, run, "f32", threads, 0, err);
 
     *narrow = st == CAIRN_OK && (own ? strcmp(own, "f32") != 0 : k->backend->act != CAIRN_F32);
     return st;

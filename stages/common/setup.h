@@ -5,6 +5,7 @@
 #include "kernels/backend.h"
 #include "model/adapter.h"
 #include "recipe/recipe.h"
+#include "stages/common/run.h"
 #include "text/template.h"
 #include "world/nodestore.h"
 
@@ -12,11 +13,11 @@
  * mismatch.max: auto, where trainer and sampler carry different numerics, and another system's numbers beside ours. */
 #define CAIRN_NUMERICS_BAND 0.05
 
-/* kernels.backend, kernels.precision, kernels.dsa, kernels.threads (threads > 0 overrides). rank: among those of this node, which says
- * whose device it takes; 0 alone. */
-enum cairn_status cairn_setup_compute(struct cairn_compute *k, const struct cairn_recipe *r, int threads, int rank, struct cairn_error *err);
+/* kernels.backend, kernels.precision, kernels.dsa, kernels.threads (threads > 0 overrides) of the run's recipe. rank: among those of this node,
+ * which says whose device it takes; 0 alone. What is found out about a GPU is kept in RUN/log. */
+enum cairn_status cairn_setup_compute(struct cairn_compute *k, const struct cairn_run *run, int threads, int rank, struct cairn_error *err);
 /* The same in f32, whatever kernels.precision says. *narrow: 1 where the recipe itself would take another type. */
-enum cairn_status cairn_setup_compute_wide(struct cairn_compute *k, const struct cairn_recipe *r, int threads, int *narrow, struct cairn_error *err);
+enum cairn_status cairn_setup_compute_wide(struct cairn_compute *k, const struct cairn_run *run, int threads, int *narrow, struct cairn_error *err);
 /* Host memory, whatever the recipe computes on: for first weights, which have the same bits everywhere, so that a run can be made where
  * it will not be run. */
 enum cairn_status cairn_setup_host(struct cairn_compute *k, const struct cairn_recipe *r, struct cairn_error *err);

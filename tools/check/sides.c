@@ -148,7 +148,7 @@ enum cairn_status cairn_sides_open(struct cairn_sides *x, const struct cairn_che
 
     TRY(run_open(x, o->dir, err));
     TRY(scratch_make(x, err));
-    TRY(cairn_setup_compute(&x->k, x->run->recipe, o->threads, 0, err));
+    TRY(cairn_setup_compute(&x->k, x->run, o->threads, 0, err));
     TRY(trainer_open(x, &fresh, err));
     if (fresh) /* a run whose first policy comes out of its warm start: the sampler begins with what sync makes of the fresh adapter */
         TRY(cairn_sides_sync(x, err));
@@ -166,7 +166,7 @@ enum cairn_status cairn_sides_open_wide(struct cairn_sides *x, const struct cair
     int fresh;
 
     TRY(run_open(x, o->dir, err));
-    TRY(cairn_setup_compute_wide(&x->k, x->run->recipe, o->threads, narrow, err));
+    TRY(cairn_setup_compute_wide(&x->k, x->run, o->threads, narrow, err));
     if (*narrow)
         TRY(trainer_open(x, &fresh, err));
 out:
