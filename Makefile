@@ -201,7 +201,7 @@ $(B)/obj/cuda/%.cu.o: kernels/cuda/%.cu
 
 $(B)/lib/cairn-cuda.so: $(CUDA_OBJ) $(call lib,kernels base)
 	@mkdir -p $(@D)
-	$(CC) -shared $(LDFLAGS) $^ -Wl,--exclude-libs,ALL -o $@ -L$(CUDA_LIB) -Wl,-rpath,$(CUDA_LIB) -lcudart_static -lstdc++ $(SYS_base) -lrt
+	$(CC) -shared -Wl,--build-id $(LDFLAGS) $^ -Wl,--exclude-libs,ALL -o $@ -L$(CUDA_LIB) -Wl,-rpath,$(CUDA_LIB) -lcudart_static -lstdc++ $(SYS_base) -lrt
 
 $(B)/lib/cairn-nccl.so: runtime/world/nccl.c $(B)/lib/libcairn_world.a $(B)/lib/libcairn_base.a
 	@mkdir -p $(@D) $(B)/obj
@@ -262,7 +262,7 @@ $(B)/obj/emu/emu.o $(B)/obj/emu/devices.o $(B)/obj/emu/absent.o: $(B)/obj/emu/%.
 	$(CXX) -std=c++17 $(EMU_FLAGS) -c $< -o $@
 $(B)/lib/cairn-emu.so: $(EMU_OBJ) $(call lib,kernels base)
 	@mkdir -p $(@D)
-	$(CXX) -shared $^ -Wl,--exclude-libs,ALL -o $@ $(SYS_base)
+	$(CXX) -shared -Wl,--build-id $^ -Wl,--exclude-libs,ALL -o $@ $(SYS_base)
 
 # What is measured on a GPU by itself: tests/gpu/bench_NAME.c. bench_model runs a whole model, bench_handover two processes.
 GPU_BENCHES := $(patsubst tests/gpu/%.c,$(B)/tests/%,$(filter-out tests/gpu/bench_model.c tests/gpu/bench_products.c tests/gpu/bench_handover.c,$(wildcard tests/gpu/bench_*.c))) $(B)/tests/bf16_errors

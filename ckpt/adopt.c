@@ -21,8 +21,8 @@ enum cairn_status cairn_attempt_shard(struct cairn_attempt *a, struct cairn_shar
     return cairn_attempt_failed(a, cairn_shard_create(out, a->dir, name, tensors, n, &o, err), err);
 }
 
-/* a<epoch>/NAME.json, durable; then the entry gets its directory. Of a hollow shard nothing is left for others to adopt. */
-static enum cairn_status record(struct cairn_attempt *a, struct cairn_shard_entry *e, int hollow, struct cairn_error *err)
+/* a<epoch>/NAME.json, durable; then the entry gets its directory. Of a hollow or scratch shard (alone) nothing is left for others to adopt. */
+static enum cairn_status record(struct cairn_attempt *a, struct cairn_shard_entry *e, int alone, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     char *text = NULL, *path = NULL, *file = NULL;
@@ -33,7 +33,7 @@ static enum cairn_status record(struct cairn_attempt *a, struct cairn_shard_entr
     file = cairn_format("a%lld/%s", (long long)a->epoch, e->file);
     if (!path || !file)
         TRY(CAIRN_NOMEM(err));
-    if (!hollow) {
+    if (!alone) {
         TRY(cairn_file_create(path, text, n, err));
         TRY(cairn_dir_sync(a->dir, err));
     }
@@ -55,7 +55,7 @@ enum cairn_status cairn_attempt_shard_done(struct cairn_attempt *a, struct cairn
     const int hollow = cairn_shard_hollow(*shard);
 
     TRY(cairn_shard_finish(*shard, &e, err));
-    TRY(record(a, e, hollow, err));
+    TRY(record(a, e, hollow || a->scratch, err));
     *entry = e;
     e = NULL;
 out:

@@ -12,8 +12,10 @@
 #define BLOCK ((size_t)4 << 20)
 #define LARGE ((size_t)1 << 20) /* written in place from here on */
 #define SEGMENTS 256
-#define JOBS 2 /* so that of the pieces that are written in place one at most is needed when the next is taken: pump.h */
+#define JOBS 2
 #define WRITEBACK ((int64_t)16 << 20) /* the kernel is told to begin every so many bytes */
+
+_Static_assert(JOBS == 2, "pump.h: of the pieces that are written in place none but the last may be needed when a call returns");
 
 struct segment {
     const unsigned char *p;

@@ -500,8 +500,11 @@ enum cairn_status cairn_shard_finish(struct cairn_shard *w, struct cairn_shard_e
     if (!w->told)
         TRY(hash_rest(w, err));
     if (w->hollow || w->scratch) { /* nobody reads it, or nobody later */
-        close(w->fd);
+        int failed = close(w->fd);
+
         w->fd = -1;
+        if (failed)
+            TRY(cairn_fail_errno(err, errno, "close %s", w->path));
     } else {
         TRY(cairn_fd_sync_close(&w->fd, w->path, err));
     }

@@ -154,9 +154,9 @@ static inline int64_t ceil_div(int64_t n, int64_t unit)
     return (n + unit - 1) / unit;
 }
 
-/* Status of a CUDA call outside of an op: CAIRN_EDEVICE with CUDA's sentence (CAIRN_ENOSPACE without memory). */
 /* What the numbers of this device depend on besides the inputs (cairn_backend.numerics). */
 void cuda_numerics(const struct cuda *d, char *out, int n);
+/* Status of a CUDA call outside of an op: CAIRN_EDEVICE with CUDA's sentence (CAIRN_ENOSPACE without memory). */
 enum cairn_status cuda_status(cudaError_t e, const char *what, struct cairn_error *err);
 
 /* ---- the table ----------------------------------------------------------------------------------------------------- */

@@ -1,9 +1,11 @@
 /* keep.c - see keep.h. */
-#include <dlfcn.h>
+#include <elf.h>
 #include <fcntl.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,19 +22,60 @@ struct head {
 };
 
 struct keep {
-    char *path, *name;
+    char *path, *fresh, *name;
 };
 
-/* The object that this code is in, as it is now: kernels that were built anew prove and measure anew. */
-static char *object(void)
+/* ---- what a payload holds for ------------------------------------------------------------------------------------------------ */
+
+struct build {
+    uintptr_t here; /* an address in the object that is looked for */
+    char hex[2 * 64 + 1];
+};
+
+static int holds_address(const struct dl_phdr_info *o, uintptr_t p)
+{
+    for (int i = 0; i < o->dlpi_phnum; i++)
+        if (o->dlpi_phdr[i].p_type == PT_LOAD && p - o->dlpi_addr - o->dlpi_phdr[i].p_vaddr < o->dlpi_phdr[i].p_memsz)
+            return 1;
+    return 0;
+}
+
+static int build_look(struct dl_phdr_info *o, size_t size, void *arg)
+{
+    struct build *b = arg;
+
+    (void)size;
+    if (!holds_address(o, b->here))
+        return 0;
+    for (int i = 0; i < o->dlpi_phnum; i++) {
+        const unsigned char *p = (const unsigned char *)(o->dlpi_addr + o->dlpi_phdr[i].p_vaddr);
+        size_t left = o->dlpi_phdr[i].p_type == PT_NOTE ? o->dlpi_phdr[i].p_memsz : 0;
+        ElfW(Nhdr) n;
+
+        while (left >= sizeof n) {
+            size_t name, bytes;
+
+            memcpy(&n, p, sizeof n);
+            name = ((size_t)n.n_namesz + 3) & ~(size_t)3, bytes = ((size_t)n.n_descsz + 3) & ~(size_t)3;
+            if (sizeof n + name + bytes > left)
+                break;
+            for (size_t k = 0; n.n_type == NT_GNU_BUILD_ID && k < n.n_descsz && 2 * k + 2 < sizeof b->hex; k++)
+                snprintf(b->hex + 2 * k, 3, "%02x", p[sizeof n + name + k]);
+            p += sizeof n + name + bytes;
+            left -= sizeof n + name + bytes;
+        }
+    }
+    return 1;
+}
+
+/* The build of the object that this code is in, as it is loaded; "" where its maker left it out: kernels that were built anew prove and measure
+ * anew. */
+static void build_id(struct build *b)
 {
     static const char here;
-    struct stat s;
-    Dl_info i;
 
-    if (!dladdr(&here, &i) || !i.dli_fname || stat(i.dli_fname, &s))
-        return NULL;
-    return cairn_format("%lld bytes of %lld.%09ld", (long long)s.st_size, (long long)s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
+    *b = (struct build){.here = (uintptr_t)&here};
+    dl_iterate_phdr(build_look, b);
 }
 
 /* The driver's build, where it says so, behind the version of CUDA that it is for. */
@@ -54,16 +97,18 @@ static char *driver(void)
 struct keep *keep_open(const struct cuda *d, const char *what)
 {
     struct keep *k = d->keep ? calloc(1, sizeof *k) : NULL;
-    char *o = k ? object() : NULL, *v = k ? driver() : NULL, numerics[128];
+    char *v = k ? driver() : NULL, numerics[128];
+    struct build b;
 
-    if (o && v) {
+    build_id(&b);
+    if (v && b.hex[0]) {
         cuda_numerics(d, numerics, sizeof numerics);
-        k->path = cairn_format("%s/cuda-%s-%s.kept", d->keep, d->id, cairn_dtype_name((enum cairn_dtype)d->act));
-        k->name = cairn_format("%s of %s; %s; driver %s; %s", what, d->id, numerics, v, o);
+        k->path = cairn_format("%s/cuda-%s-%s-%s.kept", d->keep, what, d->id, cairn_dtype_name((enum cairn_dtype)d->act));
+        k->fresh = k->path ? cairn_format("%s.new", k->path) : NULL;
+        k->name = cairn_format("%s of %s; %s; driver %s; build %s", what, d->id, numerics, v, b.hex);
     }
-    free(o);
     free(v);
-    if (k && k->path && k->name)
+    if (k && k->path && k->fresh && k->name)
         return k;
     keep_close(k);
     return NULL;
@@ -74,9 +119,12 @@ void keep_close(struct keep *k)
     if (!k)
         return;
     free(k->path);
+    free(k->fresh);
     free(k->name);
     free(k);
 }
+
+/* ---- files ------------------------------------------------------------------------------------------------------------------------ */
 
 static int holds(const struct keep *k, const unsigned char *p, size_t n)
 {
@@ -113,6 +161,19 @@ void *keep_read(const struct keep *k, size_t *bytes)
     return p;
 }
 
+/* In the place of what is there. Nothing is synced: what a power cut tears does not have its digest. Who is killed leaves the .new file for the next
+ * one to write; who meets another at it leaves it to him. */
+static void replace(const struct keep *k, const void *p, size_t n)
+{
+    int fd = open(k->fresh, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+
+    if (fd < 0)
+        return;
+    if (!flock(fd, LOCK_EX | LOCK_NB) && !ftruncate(fd, 0) && cairn_fd_pwrite_all(fd, p, n, 0, k->fresh, NULL) == CAIRN_OK && rename(k->fresh, k->path))
+        unlink(k->fresh);
+    close(fd);
+}
+
 void keep_write(const struct keep *k, const void *payload, size_t bytes)
 {
     struct head h = {.payload = bytes};
@@ -130,6 +191,6 @@ void keep_write(const struct keep *k, const void *payload, size_t bytes)
     memcpy(p, &h, sizeof h);
     h.digest = cairn_digest_bytes(p + sizeof h.digest, n - sizeof h.digest);
     memcpy(p, &h, sizeof h);
-    cairn_file_replace(k->path, p, n, NULL);
+    replace(k, p, n);
     free(p);
 }

@@ -1,9 +1,9 @@
 /* keep.h - what was found out about a card, kept in a file for the next process that opens it.
  *
- *     KEEP/cuda-ID-TYPE.kept    ID: the card's; TYPE: its activations
+ *     KEEP/cuda-WHAT-ID-TYPE.kept    WHAT: what it holds; ID: the card's; TYPE: its activations; with .new behind it while it is written
  *
  *     0    digest (XXH3-128) of all behind it      16  bytes of the name u64      24  bytes of the payload u64
- *     32   the name: what the payload holds for: kind of payload, numerics, driver, and the object that these functions are in
+ *     32   the name: what the payload holds for: WHAT, card, numerics, driver, and the build of the object that these functions are in
  *     then the payload
  *
  * A file that holds for something else, is damaged, a link, or not the user's own is as if it were not there, and replaced: nothing but time
@@ -21,7 +21,7 @@ extern "C" {
 
 struct keep; /* NULL: nothing is kept */
 
-/* For payloads of kind `what`, in the folder that the device was opened with. */
+/* For payloads of kind `what` (a word), in the folder that the device was opened with. */
 struct keep *keep_open(const struct cuda *d, const char *what);
 void keep_close(struct keep *k);                             /* NULL is fine */
 void *keep_read(const struct keep *k, size_t *bytes);        /* malloc'ed; NULL: there is none */

@@ -41,9 +41,10 @@ struct key {
 
 struct chooser {
     int wgmma; /* -1 unknown, 0 other bits (or none), 1 the same */
+    int unproved; /* wgmma is 0 because it could not be found out */
     int trials;
-    int asked;             /* lt was */
-    struct product_lt *lt; /* by lt_of */
+    int asked;             /* whether there is a cuBLASLt: */
+    struct product_lt *lt; /* it, or NULL */
     struct keep *keep;
     uint64_t lt_version;   /* whose algorithms were kept; 0: nobody's */
     int tried;             /* choices of this process */
@@ -51,7 +52,7 @@ struct chooser {
     int64_t refused; /* candidates with other bits */
     struct key key[KEYS];
     struct choice choice[KEYS];
-    unsigned char taken[KEYS];
+    unsigned char taken[KEYS], kept[KEYS]; /* kept: the choice is worth keeping */
 };
 
 /* ---- what is kept -------------------------------------------------------------------------------------------------------- */
@@ -89,8 +90,9 @@ static int choice_ok(const struct choice *o)
 {
     static const int most[] = {
         [KIND_FMA] = 1, [KIND_MMA] = PRODUCT_MMA_TILES, [KIND_FEW] = PRODUCT_FEW_TILES, [KIND_WGMMA] = PRODUCT_WGMMA_TILES, [KIND_LT] = 1};
+    int kind = (int)o->kind;
 
-    return (int)o->kind >= KIND_FMA && o->kind <= KIND_LT && o->which >= 0 && o->which < most[o->kind] && (o->kind != KIND_LT || !o->lt.workspace);
+    return kind >= KIND_FMA && kind <= KIND_LT && o->which >= 0 && o->which < most[kind] && (kind != KIND_LT || !o->lt.workspace);
 }
 
 /* Takes what was kept; what this process has chosen itself stays. */
@@ -99,6 +101,7 @@ static void kept_take(struct chooser *h)
     struct kept_head head;
     size_t n = 0;
     unsigned char *p = keep_read(h->keep, &n);
+    uint64_t version;
     struct kept e;
 
     if (!p || n < sizeof head)
@@ -108,18 +111,19 @@ static void kept_take(struct chooser *h)
         goto out;
     if (h->wgmma < 0 && (head.wgmma == 0 || head.wgmma == 1))
         h->wgmma = head.wgmma;
-    if (!h->asked)
+    if (!h->asked && !h->lt_version)
         h->lt_version = head.lt_version;
+    version = h->asked ? product_lt_version(h->lt) : h->lt_version;
     for (int64_t j = 0; j < head.count && h->used < KEYS / 2; j++) {
         int i;
 
         memcpy(&e, p + sizeof head + (size_t)j * sizeof e, sizeof e);
         i = slot_of(h, &e.key);
-        if (h->taken[i] || !choice_ok(&e.choice) || (e.choice.kind == KIND_LT && head.lt_version != (h->asked ? product_lt_version(h->lt) : h->lt_version)))
+        if (h->taken[i] || !choice_ok(&e.choice) || (e.choice.kind == KIND_LT && head.lt_version != version))
             continue;
         h->key[i] = e.key;
         h->choice[i] = e.choice;
-        h->taken[i] = 1;
+        h->taken[i] = h->kept[i] = 1;
         h->used++;
     }
 out:
@@ -134,12 +138,12 @@ static void kept_write(struct chooser *h)
     size_t n = sizeof head;
 
     kept_take(h);
-    head.wgmma = h->wgmma;
+    head.wgmma = h->unproved ? -1 : h->wgmma;
     head.lt_version = h->asked ? product_lt_version(h->lt) : h->lt_version;
     if (!(p = calloc(1, sizeof head + (size_t)h->used * sizeof(struct kept))))
         return;
     for (int i = 0; i < KEYS; i++)
-        if (h->taken[i] && h->choice[i].kind != KIND_AGAIN) {
+        if (h->taken[i] && h->kept[i] && h->choice[i].kind != KIND_AGAIN) {
             memcpy(p + n + offsetof(struct kept, key), &h->key[i], sizeof h->key[i]);
             memcpy(p + n + offsetof(struct kept, choice), &h->choice[i], sizeof h->choice[i]);
             n += sizeof(struct kept);
@@ -206,13 +210,17 @@ static void launch(struct call *c, const struct chooser *h, const struct product
         product_lt_run(c, h->lt, p, &o->lt);
 }
 
+/* What cannot be run, without memory say, counts as other bits in this process and is not kept. */
 static void prove(struct call *c, struct chooser *h)
 {
-    h->wgmma = 1;
-    for (int form = CAIRN_NT; form <= CAIRN_TN && h->wgmma; form++)
-        for (int tile = 0; tile < PRODUCT_WGMMA_TILES && h->wgmma; tile++)
-            for (int grouped = 0; grouped < 2 && h->wgmma; grouped++)
-                h->wgmma = product_proof(c, form, tile, grouped, 0, NULL) == 0;
+    int64_t differ = 0;
+
+    for (int form = CAIRN_NT; form <= CAIRN_TN && !differ; form++)
+        for (int tile = 0; tile < PRODUCT_WGMMA_TILES && !differ; tile++)
+            for (int grouped = 0; grouped < 2 && !differ; grouped++)
+                differ = product_proof(c, form, tile, grouped, 0, NULL);
+    h->wgmma = differ == 0;
+    h->unproved = differ < 0;
 }
 
 /* ---- the choice ------------------------------------------------------------------------------------------------------------ */
@@ -365,9 +373,9 @@ static int candidates(const struct call *c, const struct chooser *h, const struc
     return n;
 }
 
-/* Tries all candidates; what cannot be tried leaves the default. A dense product is tried on random operands of `rows` rows, one
+/* Tries all candidates. *measured: 0 where nothing could be, which leaves the default. A dense product is tried on random operands of `rows` rows, one
  * with groups on the caller's own, with its own y. */
-static struct choice by_trial(const struct call *of, struct chooser *h, const struct product *p, struct choice best)
+static struct choice by_trial(const struct call *of, struct chooser *h, const struct product *p, struct choice best, int *measured)
 {
     enum { PLANS = 8, CANDIDATES = 1 + PRODUCT_MMA_TILES + PRODUCT_FEW_TILES + PRODUCT_WGMMA_TILES + PLANS };
     const int tn = p->form == CAIRN_TN;
@@ -395,6 +403,7 @@ static struct choice by_trial(const struct call *of, struct chooser *h, const st
         a = (size_t)(q.ab * q.batch) * 2, b = (size_t)(q.bb * q.batch) * 2;
         y = (size_t)round_up(q.yb * q.batch * (int64_t)size, 16);
     }
+    *measured = 0;
     if (a + b + 2 * y > (size_t)2 << 30)
         return best;
     call_cuda(&c, cudaMalloc((void **)&room, a + b + 2 * y + 16 + FLUSH), "room for a trial");
@@ -433,6 +442,7 @@ static struct choice by_trial(const struct call *of, struct chooser *h, const st
         if (ms >= 0 && (least < 0 || ms < least))
             least = ms, best = o[i];
     }
+    *measured = least >= 0;
 out:
     cudaFree(room);
     for (int i = 0; i < 2; i++)
@@ -452,30 +462,38 @@ static int worth(const struct product *p)
     return (double)p->n * (double)p->k * p->batch >= 1 << 16;
 }
 
-/* Opens cuBLASLt where there is nothing else to choose from, or p is its by what was kept. */
-static void lt_needed(struct chooser *h, const struct product *p)
+/* Is there a choice in this slot that can be launched now? open: cuBLASLt may be opened for it. */
+static int usable(struct chooser *h, int slot, int open)
 {
-    const struct key key = key_of(p);
-    int i = slot_of(h, &key);
-
-    if (h->trials && worth(p) && (h->wgmma != 1 || (h->taken[i] && h->choice[i].kind == KIND_LT)))
-        lt_of(h);
+    if (h->taken[slot] && h->choice[slot].kind == KIND_LT && open)
+        lt_of(h); /* and whether the choice is its */
+    return h->taken[slot] && h->choice[slot].kind != KIND_AGAIN && (h->choice[slot].kind != KIND_LT || h->lt);
 }
 
-/* Is there a choice for this shape that can be launched now? */
-static int usable(const struct chooser *h, int slot)
+/* The choice for p's shape, o by default, tried where that may be. */
+static struct choice tried(struct call *c, struct chooser *h, const struct product *p, struct choice o, int may_try)
 {
-    const enum kind kind = h->choice[slot].kind;
+    const struct key key = key_of(p);
+    int i = slot_of(h, &key), measured;
 
-    return h->taken[slot] && kind != KIND_AGAIN && (kind != KIND_LT || h->lt);
+    if (usable(h, i, may_try))
+        return h->choice[i];
+    if (!may_try || (!h->taken[i] && h->used >= KEYS / 2))
+        return o;
+    h->key[i] = key;
+    h->choice[i] = by_trial(c, h, p, o, &measured);
+    h->kept[i] = (unsigned char)measured;
+    h->used += !h->taken[i];
+    h->taken[i] = 1;
+    h->tried += measured;
+    return h->choice[i];
 }
 
 static void choose_and_launch(struct call *c, const struct product *p)
 {
     struct chooser *h = chooser_of(c);
-    int bf16 = p->a_bf16 && p->b_bf16, may_try, i;
+    int bf16 = p->a_bf16 && p->b_bf16, may_try;
     struct choice o;
-    struct key key;
 
     if (!h)
         return;
@@ -487,21 +505,10 @@ static void choose_and_launch(struct call *c, const struct product *p)
             h->wgmma = 0;
     }
     o = by_default(c, h, p);
-    if (may_try)
-        lt_needed(h, p);
-    if (bf16 && h->trials && (h->lt || h->wgmma == 1) && worth(p)) { /* mma alone needs no clock */
-        key = key_of(p);
-        i = slot_of(h, &key);
-        if (usable(h, i)) {
-            o = h->choice[i];
-        } else if (may_try && (h->taken[i] || h->used < KEYS / 2)) {
-            h->choice[i] = o = by_trial(c, h, p, o);
-            h->key[i] = key;
-            h->used += !h->taken[i];
-            h->taken[i] = 1;
-            h->tried++;
-        }
-    }
+    if (may_try && h->trials && h->wgmma != 1) /* what else there is to choose from */
+        lt_of(h);
+    if (bf16 && h->trials && (h->lt || h->wgmma == 1) && worth(p)) /* mma alone needs no clock */
+        o = tried(c, h, p, o, may_try);
     launch(c, h, p, &o);
 }
 

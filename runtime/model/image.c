@@ -64,6 +64,8 @@ static enum cairn_status from_object(struct cairn_store *s, const struct cairn_p
         return cairn_weights_adopt(s, t, k, held->p, let_go, held, err);
     }
     TRY(cairn_weights_create(s, t, k, err));
+    if (held->bytes != s->buf->bytes)
+        TRY(CAIRN_BUG(err, "an object of the node that is no image of these weights"));
     TRY(cairn_upload(&k->stream, s->buf, held->p, held->bytes, err));
 out:
     return st;

@@ -107,13 +107,15 @@ out:
     return st;
 }
 
-/* Sleeps a little, longer the longer it lasts: what comes is seen within a hundredth of the wait, or a millisecond; a look takes some
- * microseconds of a core. */
-static void nap(double since_s)
+#define LISTENING_S 0.001 /* between two looks for notices, which take microseconds of a core */
+#define LOOKING_S   0.005 /* at a file system, which others wait for, too */
+
+/* Sleeps a little, longer the longer it lasts: what comes is seen within a hundredth of the wait, or `most_s`. */
+static void nap(double since_s, double most_s)
 {
     double s = (cairn_now_s() - since_s) / 100;
 
-    cairn_sleep_s(s < 0.0001 ? 0.0001 : s > 0.001 ? 0.001 : s);
+    cairn_sleep_s(s < 0.0001 ? 0.0001 : s > most_s ? most_s : s);
 }
 
 /* ---- waiting --------------------------------------------------------------------------------------------------------- */
@@ -144,7 +146,7 @@ static enum cairn_status link_await(struct resident *r, int i, struct cairn_erro
             return cairn_fail(err, CAIRN_EAGAIN, "%s is not made, and no role of a resident run makes it", r->path[i]);
         if (r->ended[role])
             return cairn_fail(err, CAIRN_EAGAIN, "%s is not made: %s has ended", r->path[i], names[role]);
-        nap(since);
+        nap(since, LISTENING_S);
     }
 out:
     return st;
@@ -186,7 +188,7 @@ static enum cairn_status all_come(void *arg, uint64_t generation, int *all, stru
         if (r->ended[CAIRN_STAGE_ROLLOUT])
             return CAIRN_OK;
         TRY(cairn_stage_stopping(err));
-        nap(since);
+        nap(since, LISTENING_S);
     }
 out:
     return st;
@@ -207,7 +209,7 @@ static enum cairn_status link_shown(struct resident *r, int i, struct cairn_erro
                             r->whole->host, SHOWN_S);
         else
             st = cairn_stage_stopping(err);
-        nap(since);
+        nap(since, LOOKING_S);
     }
     free(dir);
     return st;
@@ -252,14 +254,11 @@ static void recipe_follow(struct resident *r)
     r->hashed = 1;
 }
 
-/* Committed: the others hear of it, and a policy is given to those who have come for it. */
+/* Committed: the others hear of it. */
 static enum cairn_status link_tell(struct resident *r, int i, struct cairn_error *err)
 {
-    enum cairn_status st;
-
     r->done[i] = 1;
-    st = tell(r, i, CAIRN_OK, NULL, err);
-    return st == CAIRN_OK ? cairn_fastpath_give_due(r->ctx->fastpath, err) : st;
+    return tell(r, i, CAIRN_OK, NULL, err);
 }
 
 /* An evaluation that is not made. */
@@ -286,10 +285,10 @@ static enum cairn_status link_make(struct resident *r, int i, struct cairn_error
     if (st == CAIRN_OK && !(ctx->dir = cairn_run_path(ctx->run, r->path[i])))
         st = CAIRN_NOMEM(err);
     st = cairn_stage_link_commit(ctx, def, st, err);
+    if (st == CAIRN_OK) /* at once: others wait for it, nobody for what follows, which is done whatever came of telling */
+        st = cairn_stage_link_follow(ctx, def, link_tell(r, i, err), err);
     if (st == CAIRN_OK)
-        TRY(link_tell(r, i, err)); /* at once: others wait for it, nobody for what follows */
-    if (st == CAIRN_OK)
-        st = cairn_stage_link_follow(ctx, def, err);
+        st = cairn_fastpath_give_due(ctx->fastpath, err);
     if (st != CAIRN_OK && st != CAIRN_EAGAIN && ctx->link.eval && !cairn_stop_requested()) {
         if (r->role->rank == 0)
             cairn_warn("%s: %s; training goes on", r->path[i], err->text);
@@ -297,7 +296,6 @@ static enum cairn_status link_make(struct resident *r, int i, struct cairn_error
             r->eval = *err;
         st = r->done[i] ? CAIRN_OK : link_missing(r, i, st, err);
     }
-out:
     cairn_stage_link_end(ctx);
     return st;
 }
@@ -393,7 +391,7 @@ static void leave(struct resident *r, enum cairn_status st, const struct cairn_e
             return;
         if (st != CAIRN_OK && st != CAIRN_EAGAIN && cairn_now_s() - since > LEAVING_S)
             cairn_world_abort(r->whole, st);
-        nap(since);
+        nap(since, LISTENING_S);
     }
 lost:
     cairn_warn("%s", late.text);

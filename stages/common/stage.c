@@ -282,20 +282,25 @@ enum cairn_status cairn_stage_link_commit(struct cairn_stage_ctx *ctx, const str
     TRY(st);
     ctx->agreed = 0;
     if (there) /* whoever is told of it may rely on it */
-        st = cairn_ranks_agree(ctx, "the end", ctx->world->rank == 0 && !ctx->partial ? cairn_artefact_settle(ctx->dir, err) : CAIRN_OK, err);
+        st = cairn_ranks_agree(ctx, "what another committed", ctx->world->rank == 0 && !ctx->partial ? cairn_artefact_settle(ctx->dir, err) : CAIRN_OK, err);
 out:
     return st;
 }
 
-enum cairn_status cairn_stage_link_follow(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, struct cairn_error *err)
+enum cairn_status cairn_stage_link_follow(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, enum cairn_status st, struct cairn_error *err)
 {
-    return cairn_ranks_agree(ctx, "the end", ctx->world->rank == 0 ? cairn_stage_follow(ctx, def, 0, err) : CAIRN_OK, err);
+    struct cairn_error why;
+    enum cairn_status followed = ctx->world->rank == 0 ? cairn_stage_follow(ctx, def, 0, &why) : CAIRN_OK;
+
+    if (st == CAIRN_OK && (st = followed) != CAIRN_OK && err)
+        *err = why;
+    return cairn_ranks_agree(ctx, "the end", st, err);
 }
 
 enum cairn_status cairn_stage_link(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, enum cairn_status st, struct cairn_error *err)
 {
     st = cairn_stage_link_commit(ctx, def, st, err);
-    return st == CAIRN_OK ? cairn_stage_link_follow(ctx, def, err) : st;
+    return st == CAIRN_OK ? cairn_stage_link_follow(ctx, def, st, err) : st;
 }
 
 void cairn_stage_link_end(struct cairn_stage_ctx *ctx)

@@ -72,9 +72,12 @@ int cairn_stage_main(int argc, char **argv, const struct cairn_stage_def *def);
 /* One link, with the world and the run open and ctx->link and ctx->dir set: all but arguments, graders and world. What it returns is agreed. In:
  * st, how this rank fares so far. */
 enum cairn_status cairn_stage_link(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, enum cairn_status st, struct cairn_error *err);
-/* Its two halves: up to the commit, which others may be told of, and what follows it (settling, retention, metrics). */
-enum cairn_status cairn_stage_link_commit(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, enum cairn_status st, struct cairn_error *err);
-enum cairn_status cairn_stage_link_follow(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, struct cairn_error *err);
+/* Its two halves: up to the commit, which others may be told of when it returns CAIRN_OK; and what follows (retention, metrics), which is done
+ * however this rank fared meanwhile (st). */
+enum cairn_status cairn_stage_link_commit(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, enum cairn_status st,
+                                          struct cairn_error *err);
+enum cairn_status cairn_stage_link_follow(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, enum cairn_status st,
+                                          struct cairn_error *err);
 /* Opens the device of a rank whose work wants one, if it is not open. */
 enum cairn_status cairn_stage_device_open(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, struct cairn_error *err);
 /* What a link has opened is closed; the device and what is kept stay if the process is resident. */

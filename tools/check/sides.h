@@ -49,7 +49,8 @@ struct cairn_sides {
     int mine, lock;             /* scratch was made; what keeps other checks out of it, or -1 */
     int64_t generation;         /* of what was synced */
     double spent[CAIRN_SIDES_PARTS]; /* seconds, for the report */
-    char *gone[2];              /* of the scratch folder, being taken away by `remover`; NULL: nothing is */
+    char *gone[2];              /* of the scratch folder, being taken away; NULL: nothing is */
+    int removing;               /* by this thread */
     pthread_t remover;
     struct cairn_sides_rows now;
     struct cairn_buffer *noise; /* of perturb: (noise_n) floats on the device, by noise_seed; or NULL */

@@ -86,21 +86,19 @@ static void away(struct cairn_sides *x, char *train, char *policy)
     x->gone[1] = policy;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    if (pthread_create(&x->remover, NULL, take_away, x)) {
-        take_away(x);
-        x->remover = pthread_self();
-    }
+    x->removing = !pthread_create(&x->remover, NULL, take_away, x);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (!x->removing)
+        take_away(x);
 }
 
 void cairn_sides_sync_settle(struct cairn_sides *x)
 {
     double t0 = cairn_now_s();
 
-    if (!x->gone[0])
-        return;
-    if (!pthread_equal(x->remover, pthread_self()))
+    if (x->removing)
         pthread_join(x->remover, NULL);
+    x->removing = 0;
     for (int i = 0; i < 2; i++) {
         free(x->gone[i]);
         x->gone[i] = NULL;
