@@ -17,9 +17,8 @@
 #include "base/str.h"
 #include "ckpt/metadata.h"
 #include "ckpt/pump.h"
-#include "ckpt/strides.h"
 
-#define STAGE ((size_t)4 << 20)
+#define REREAD ((size_t)4 << 20) /* of what came out of order, at once */
 #define HASH_BLOCK ((size_t)256 << 10)
 #define MAX_TENSORS (1 << 24)
 
@@ -49,8 +48,6 @@ struct cairn_shard {
     struct cairn_hasher *hasher; /* of the whole file, up to `hashed` */
     int64_t hashed;
     int *order, norder, next;   /* tensors that have bytes, by address; the one `hashed` is at or before */
-    unsigned char *stage;       /* two of STAGE bytes, filled in turn */
-    int turn;
 };
 
 /* --- entries --- */
@@ -377,40 +374,6 @@ enum cairn_status cairn_shard_lend(struct cairn_shard *w, int index, int64_t off
     return CAIRN_OK;
 }
 
-enum cairn_status cairn_shard_put(struct cairn_shard *w, int index, int64_t axis0, struct cairn_stream *s, const struct cairn_tensor *t,
-                                  struct cairn_error *err)
-{
-    enum cairn_status st = CAIRN_OK;
-    const struct cairn_slice *slice;
-    int64_t total, offset = 0;
-    const unsigned char *d_p = NULL;
-
-    if (index < 0 || index >= w->n || w->fd < 0)
-        return CAIRN_BUG(err, "write to no tensor of an open shard");
-    slice = &w->slices[index];
-    total = t->buf ? (int64_t)cairn_tensor_bytes(t) : -1;
-    if (axis0 >= 0 && slice->ndim > 0 && slice->local[0] > 0)
-        offset = axis0 * (w->state[index].tiling.bytes / slice->local[0]);
-    if (t->dtype != slice->dtype || total < 0 || (axis0 < 0 && total != w->state[index].tiling.bytes))
-        return cairn_fail(err, CAIRN_EBUG, "%s: tensor %s: %s of %lld bytes given, %s of %lld declared", w->path, slice->name,
-                          cairn_dtype_name(t->dtype), (long long)total, cairn_dtype_name(slice->dtype),
-                          (long long)w->state[index].tiling.bytes);
-    if (!total)
-        return CAIRN_OK;
-    if (!w->stage && !(w->stage = malloc(2 * STAGE)))
-        return CAIRN_NOMEM(err);
-    d_p = cairn_buffer_open(t->buf, CAIRN_READ);
-    for (int64_t done = 0, n; done < total; done += n) { /* one stage full, of as many runs or pieces of one as it takes; the other is being written */
-        w->turn = !w->turn;
-        TRY(cairn_strides_gather(s, t, d_p, done, w->stage + w->turn * STAGE, STAGE, &n, err));
-        TRY(cairn_shard_lend(w, index, offset + done, w->stage + w->turn * STAGE, (size_t)n, err));
-    }
-out:
-    if (d_p)
-        cairn_buffer_close(t->buf);
-    return st;
-}
-
 enum cairn_status cairn_shard_tell(struct cairn_shard *w, int index, struct cairn_digest sum, struct cairn_error *err)
 {
     enum cairn_status st;
@@ -442,7 +405,7 @@ static enum cairn_status all_there(const struct cairn_shard *w, struct cairn_err
 static enum cairn_status hash_rest(struct cairn_shard *w, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    unsigned char *block = malloc(STAGE);
+    unsigned char *block = malloc(REREAD);
     int64_t table_end = w->table ? w->table_at + w->tiles * 16 : 0;
 
     if (!block)
@@ -464,7 +427,7 @@ static enum cairn_status hash_rest(struct cairn_shard *w, struct cairn_error *er
         if (!from && at < w->image.size)
             w->next++;
         while (w->hashed < end) {
-            size_t n = end - w->hashed < (int64_t)STAGE ? (size_t)(end - w->hashed) : STAGE;
+            size_t n = end - w->hashed < (int64_t)REREAD ? (size_t)(end - w->hashed) : REREAD;
 
             if (!from && w->hollow)
                 TRY(cairn_fail(err, CAIRN_EBUG, "%s: a hollow shard whose pieces came out of order", w->path));
@@ -537,7 +500,6 @@ void cairn_shard_destroy(struct cairn_shard *w)
     cairn_image_free(&w->image);
     cairn_hasher_destroy(w->hasher);
     free(w->order);
-    free(w->stage);
     free(w->seen);
     free(w->table);
     free(w->state);

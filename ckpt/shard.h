@@ -17,7 +17,7 @@
  * disk is ours. Then shard.c pwrites metadata, bulk and table, and fsyncs. The library holds finished files against us
  * (metadata.h).
  *
- * Memory: metadata, 16 bytes a tile, one staging block. Bulk is borrowed for the duration of a call. The digests are
+ * Memory: metadata, 16 bytes a tile, two blocks of small pieces. Bulk is borrowed for the duration of a call. The digests are
  * made from the caller's memory, not from what the file system gives back.
  * Refuses: names outside of the alphabet, duplicate names, a part written twice or not at all, an existing file.
  */
@@ -67,10 +67,6 @@ enum cairn_status cairn_shard_write(struct cairn_shard *w, int index, int64_t of
 /* The same, but h_p must stay as it is until the next call of this for the shard has returned, or the shard is finished or destroyed: it is written
  * while the caller prepares the next piece, in other memory. */
 enum cairn_status cairn_shard_lend(struct cairn_shard *w, int index, int64_t offset, const void *h_p, size_t n, struct cairn_error *err);
-/* The whole part from a tensor of the same dtype and count (any strides); waits for the stream. `axis0` >= 0: rows
- * axis0 .. axis0 + t->dim[0] of the part's dimension 0 only; -1: the whole part. */
-enum cairn_status cairn_shard_put(struct cairn_shard *w, int index, int64_t axis0, struct cairn_stream *s,
-                                  const struct cairn_tensor *t, struct cairn_error *err);
 /* Of a hollow shard: the sum of tensor `index`, of all its tiles, instead of its bytes. Such a shard's entry has no digests of file and table. */
 enum cairn_status cairn_shard_tell(struct cairn_shard *w, int index, struct cairn_digest sum, struct cairn_error *err);
 int cairn_shard_hollow(const struct cairn_shard *w); /* 1: it was created so */

@@ -169,7 +169,8 @@ static void replace(const struct keep *k, const void *p, size_t n)
 
     if (fd < 0)
         return;
-    if (!flock(fd, LOCK_EX | LOCK_NB) && !ftruncate(fd, 0) && cairn_fd_pwrite_all(fd, p, n, 0, k->fresh, NULL) == CAIRN_OK && rename(k->fresh, k->path))
+    if (!flock(fd, LOCK_EX | LOCK_NB) && !ftruncate(fd, 0) && cairn_fd_pwrite_all(fd, p, n, 0, k->fresh, NULL) == CAIRN_OK &&
+        rename(k->fresh, k->path))
         unlink(k->fresh);
     close(fd);
 }

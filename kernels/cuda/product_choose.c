@@ -373,8 +373,8 @@ static int candidates(const struct call *c, const struct chooser *h, const struc
     return n;
 }
 
-/* Tries all candidates. *measured: 0 where nothing could be, which leaves the default. A dense product is tried on random operands of `rows` rows, one
- * with groups on the caller's own, with its own y. */
+/* Tries all candidates. *measured: 0 where nothing could be, which leaves the default. A dense product is tried on random operands of `rows`
+ * rows, one with groups on the caller's own, with its own y. */
 static struct choice by_trial(const struct call *of, struct chooser *h, const struct product *p, struct choice best, int *measured)
 {
     enum { PLANS = 8, CANDIDATES = 1 + PRODUCT_MMA_TILES + PRODUCT_FEW_TILES + PRODUCT_WGMMA_TILES + PLANS };

@@ -13,7 +13,8 @@ static const char *precision(const struct cairn_recipe *r)
     return strcmp(v, "auto") ? v : NULL;
 }
 
-static enum cairn_status compute_open(struct cairn_compute *k, const struct cairn_run *run, const char *act, int threads, int rank, struct cairn_error *err)
+static enum cairn_status compute_open(struct cairn_compute *k, const struct cairn_run *run, const char *act, int threads, int rank,
+                                      struct cairn_error *err)
 {
     const struct cairn_recipe *r = run->recipe;
     char *log = cairn_run_path(run, "log");

@@ -282,12 +282,14 @@ enum cairn_status cairn_stage_link_commit(struct cairn_stage_ctx *ctx, const str
     TRY(st);
     ctx->agreed = 0;
     if (there) /* whoever is told of it may rely on it */
-        st = cairn_ranks_agree(ctx, "what another committed", ctx->world->rank == 0 && !ctx->partial ? cairn_artefact_settle(ctx->dir, err) : CAIRN_OK, err);
+        st = cairn_ranks_agree(ctx, "what another committed",
+                               ctx->world->rank == 0 && !ctx->partial ? cairn_artefact_settle(ctx->dir, err) : CAIRN_OK, err);
 out:
     return st;
 }
 
-enum cairn_status cairn_stage_link_follow(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, enum cairn_status st, struct cairn_error *err)
+enum cairn_status cairn_stage_link_follow(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, enum cairn_status st,
+                                          struct cairn_error *err)
 {
     struct cairn_error why;
     enum cairn_status followed = ctx->world->rank == 0 ? cairn_stage_follow(ctx, def, 0, &why) : CAIRN_OK;

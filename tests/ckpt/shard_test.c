@@ -226,49 +226,6 @@ static void lent(void **state)
     free(p);
 }
 
-static void from_tensors(void **state)
-{
-    static const int64_t dim[] = {40, 64}, big[] = {3, 700, 1024};
-    struct cairn_slice s[2] = {cairn_slice_whole("view", CAIRN_F32, 2, dim), cairn_slice_whole("big", CAIRN_F32, 3, big)};
-    float *x = malloc(80 * 128 * sizeof *x), *y = malloc(3 * 700 * 1024 * sizeof *y), view[40 * 64];
-    static const int64_t wide[] = {80, 128};
-    const void *cp[2] = {view, y};
-    struct cairn_shard_entry *e, *want;
-    struct cairn_shard *w;
-    struct cairn_stream stream;
-    struct cairn_tensor t, u, part;
-
-    (void)state;
-    noise(x, 80 * 128 * sizeof *x, 1);
-    noise(y, 3 * 700 * 1024 * sizeof *y, 2);
-    for (int i = 0; i < 40; i++) /* every row from 20, columns from 32 */
-        memcpy(view + 64 * i, x + (20 + i) * 128 + 32, 64 * sizeof *x);
-    ok(cairn_shard_save(&want, scratch, "want_t", s, cp, 2, NULL, err));
-    t = guarded_tensor(CAIRN_F32, 2, wide, x);
-    u = guarded_tensor(CAIRN_F32, 3, big, y);
-    ok(cairn_stream_create(&guard_device, &stream, err));
-    ok(cairn_shard_create(&w, scratch, "tensors", s, 2, NULL, err));
-    part = cairn_tensor_slice(&t, 0, 20, 40);
-    part = cairn_tensor_slice(&part, 1, 32, 64);
-    ok(cairn_shard_put(w, 0, -1, &stream, &part, err));
-    for (int i = 0; i < 3; i++) {
-        part = cairn_tensor_slice(&u, 0, i, 1);
-        ok(cairn_shard_put(w, 1, i, &stream, &part, err));
-    }
-    part = cairn_tensor_slice(&t, 0, 0, 40);
-    fails(CAIRN_EBUG, "declared", cairn_shard_put(w, 0, -1, &stream, &part, err));
-    ok(cairn_shard_finish(w, &e, err));
-    cairn_shard_destroy(w);
-    assert_true(cairn_digest_equal(e->digest, want->digest));
-    cairn_shard_entry_free(e);
-    cairn_shard_entry_free(want);
-    cairn_buffer_destroy(t.buf);
-    cairn_buffer_destroy(u.buf);
-    cairn_stream_destroy(&stream);
-    free(x);
-    free(y);
-}
-
 static void h5dump_shows_numbers(void **state)
 {
     static const int64_t dim[] = {4};
@@ -489,7 +446,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trip),       cmocka_unit_test(streaming),        cmocka_unit_test(large_and_backwards),
-        cmocka_unit_test(from_tensors),     cmocka_unit_test(h5dump_shows_numbers), cmocka_unit_test(refused),
+        cmocka_unit_test(h5dump_shows_numbers), cmocka_unit_test(refused),
         cmocka_unit_test(hollow), cmocka_unit_test(writes_that_fail), cmocka_unit_test(no_space),         cmocka_unit_test(many_datasets),
         cmocka_unit_test(lent),
     };

@@ -19,8 +19,8 @@ struct cairn_sides_rows {
     const int32_t *pos, *which;
 };
 
-/* What a check's seconds go to: both sides' scores, changing the trainer, a file sync's three parts and waiting for its files to be gone, syncs without files
- * and what they want made first, digests of the weights. */
+/* What a check's seconds go to: both sides' scores, changing the trainer, a file sync's three parts and waiting for its files to be gone, syncs
+ * without files and what they want made first, digests of the weights. */
 enum cairn_sides_part {
     CAIRN_SIDES_TRAINER,
     CAIRN_SIDES_SAMPLER,
