@@ -477,6 +477,9 @@ enum cairn_status cairn_manifest_parse(struct cairn_manifest **out, const char *
     TRY(get_object(obj, "info", &m->info, where, err));
     TRY(get_object(obj, "aliases", &m->aliases, where, err));
     TRY(get_shards(obj, m, where, dir, err));
+    for (int i = 0; i < m->nshards && !m->hollow[0]; i++)
+        if (m->shards[i]->hollow)
+            TRY(cairn_fail(err, CAIRN_EDATA, "%s: shard %s is hollow, and the manifest does not say that it is", where, m->shards[i]->file));
     TRY(cairn_manifest_seal(m, where, err));
     if (!cairn_digest_equal(m->digest, want))
         TRY(cairn_fail(err, CAIRN_EDATA, "%s: its logical digest is not that of its tensors and content", where));

@@ -88,6 +88,7 @@ static void text_and_back(void **state)
     assert_int_equal(head.step, 12);
     assert_int_equal(head.epoch, 2);
     assert_true(cairn_digest_equal(head.digest, m->digest));
+    assert_string_equal(head.numerics, m->numerics);
     fails(CAIRN_ENOINPUT, "not committed", cairn_manifest_head(&head, at("absent"), err));
     unlink(at(CAIRN_MANIFEST_NAME));
     cairn_manifest_destroy(m);
@@ -348,11 +349,37 @@ static void names_beneath(void **state)
     assert_false(cairn_beneath_ok(long_name));
 }
 
+/* A shard without its data in a manifest that does not say so. */
+static void hollow_unsaid(void **state)
+{
+    (void)state;
+    for (int said = 0; said < 2; said++) {
+        struct cairn_manifest *m = sample(), *r;
+        char *text;
+        size_t n;
+
+        m->shards[1]->hollow = 1;
+        if (said)
+            ok(cairn_manifest_set_hollow(m, "checkpoint.every", err));
+        ok(cairn_manifest_seal(m, "test", err));
+        ok(cairn_manifest_text(m, &text, &n, err));
+        if (said) {
+            ok(cairn_manifest_parse(&r, text, n, "test", NULL, err));
+            cairn_manifest_destroy(r);
+        } else {
+            fails(CAIRN_EDATA, "is hollow", cairn_manifest_parse(&r, text, n, "test", NULL, err));
+        }
+        free(text);
+        cairn_manifest_destroy(m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_and_back), cmocka_unit_test(every_byte_and_length), cmocka_unit_test(hostile), cmocka_unit_test(digest_ignores_layout),
         cmocka_unit_test(cover),         cmocka_unit_test(many_shards_have_indexes), cmocka_unit_test(names_beneath),
+        cmocka_unit_test(hollow_unsaid),
     };
 
     return cmocka_run_group_tests(tests, scratch_up, scratch_down);
