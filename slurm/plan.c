@@ -155,7 +155,7 @@ static void job_resident(struct cairn_plan *p, int first)
     for (int i = 0; i < j->links && j->done; i++)
         j->done = cairn_link_done(p->run, &j->link[i]);
     for (size_t k = 0; k < sizeof roles / sizeof *roles; k++)
-        j->ranks += cairn_job_ranks(p->run, j, &(struct cairn_link){1, roles[k], NULL});
+        j->ranks += cairn_job_ranks(p->run, j, &(struct cairn_link){cairn_run_next_step(p->run, roles[k]), roles[k], NULL});
     cairn_job_prefix(p->run, prefix, sizeof prefix);
     snprintf(j->group, sizeof j->group, "resident");
     snprintf(j->name, sizeof j->name, "%s0.%s", prefix, j->group);

@@ -32,7 +32,7 @@ static enum cairn_status programs_write(const struct cairn_work *w, char **path,
                            "%s: srun --multi-prog takes no blanks, quotes, backslashes and percent signs in a path", dir));
     }
     for (size_t k = 0; k < sizeof roles / sizeof *roles; k++) {
-        int64_t n = cairn_job_ranks(w->run, w->job, &(struct cairn_link){1, roles[k], NULL});
+        int64_t n = cairn_job_ranks(w->run, w->job, &(struct cairn_link){cairn_run_next_step(w->run, roles[k]), roles[k], NULL});
 
         cairn_str_printf(&text, "%lld-%lld %s/bin/cairn-%s %s --resident\n", (long long)rank, (long long)(rank + n - 1), install,
                          cairn_stage_name(roles[k]), w->run->dir);

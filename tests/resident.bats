@@ -184,6 +184,16 @@ saved() { # DIR: steps whose trainer state has its shards, in one line
         says "when its policy was not made yet: the step is trained again"
         diff <("$cairn" digest "$dir") <("$cairn" digest "$dir-$mode")
     done
+    # The number of ranks cannot change right behind a state that is only told; one step later it can, and the state before it is saved.
+    cp -r "$dir-2" "$dir-ranks"
+    is 78 "$cairn" amend "$dir-ranks" train.parallel.dp=2 --from-step 3
+    says "step/000002/train is in memory only (checkpoint.every)" "amend from step 4 on"
+    is 0 "$cairn" amend "$dir-ranks" train.parallel.dp=2 --from-step 4
+    is 64 "$cairn" run "$micro" --run "$dir-ranks" run.steps=5 run.eval_every=0 run.mode=resident checkpoint.every=9 checkpoint.keep=9
+    says "started with 1 rank, train.parallel.dp is 2"
+    [ -d "$dir-ranks/step/000003/train/a1" ]
+    is 0 "$cairn" run "$micro" --run "$dir-ranks" run.steps=5 run.eval_every=0 run.mode=resident checkpoint.every=9 checkpoint.keep=9
+    saved "$dir-ranks" | grep -q "3 5 $"
     "$cairn-sync" "$dir-2" --step 2 2>&1 || [ $? = 75 ] # under Slurm: again, and then the step before it
     [ ! -e "$dir-2/step/000002/train/MANIFEST.json" ]
 }

@@ -444,7 +444,7 @@ static void trail_look(void *arg)
 
 int64_t cairn_launch_role_ranks(const struct cairn_run *run, enum cairn_stage role)
 {
-    const struct cairn_link l = {1, role, NULL};
+    const struct cairn_link l = {cairn_run_next_step(run, role), role, NULL};
 
     return cairn_launch_ranks(cairn_run_recipe(run, l.step), role) * cairn_launch_tasks(run, &l); /* tasks are ranks of the one world */
 }

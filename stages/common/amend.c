@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "ckpt/leftovers.h"
+#include "ckpt/retention.h"
 #include "ckpt/verify.h"
 #include "stages/common/begin.h"
 
@@ -69,6 +70,30 @@ static enum cairn_status idle_check(const struct cairn_run *r, int64_t from, str
     }
 out:
     free(chain);
+    return st;
+}
+
+/* A state that was only told (checkpoint.every) is made again by the ranks that made it, so their number cannot change right behind it. */
+static enum cairn_status ranks_check(const struct cairn_run *r, int64_t from, const struct cairn_recipe *after, struct cairn_error *err)
+{
+    const struct cairn_link last = {from - 1, CAIRN_STAGE_TRAIN, NULL};
+    int64_t ranks = cairn_recipe_i64(cairn_run_recipe(r, from - 1), "train.parallel.dp"), then = cairn_recipe_i64(after, "train.parallel.dp");
+    enum cairn_status st = CAIRN_OK;
+    char *dir = NULL;
+    int told = 0;
+
+    if (ranks == then || !cairn_link_done(r, &last))
+        return CAIRN_OK;
+    if (!(dir = cairn_link_path(r, &last)))
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_artefact_collected_look(dir, &told, err));
+    if (told)
+        TRY(cairn_fail(err, CAIRN_ERECIPE,
+                       "train.parallel.dp: %lld -> %lld: %s is in memory only (checkpoint.every), and %lld ranks would make it again to other bits; "
+                       "amend from step %lld on: step %lld is then saved",
+                       (long long)ranks, (long long)then, dir, (long long)then, (long long)from + 1, (long long)from));
+out:
+    free(dir);
     return st;
 }
 
@@ -239,6 +264,7 @@ enum cairn_status cairn_run_amend(struct cairn_run *r, int64_t from, int n, cons
         TRY(cairn_fail(err, CAIRN_ERECIPE, "%s has %d amendments; there is no room for more", r->dir, have));
     TRY(cairn_amendments_view(r, r->amendments, have, INT64_MAX, &all, err));
     TRY(cairn_recipe_apply(all, n, set, NULL, err));
+    TRY(ranks_check(r, from, all, err));
     TRY(cairn_recipe_hash(all, &hash, err));
     *number = have + 1;
     if (dry)

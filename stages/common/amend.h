@@ -11,7 +11,7 @@
  * evaluations of that policy. recipe.yaml itself keeps its science and layout keys for ever; its ops keys follow each `cairn run`.
  *
  * Refused: keys of class ops (they may change at any `cairn run`), keys that belong to the beginning of a run (model, warm_start, which
- * files, seed), and a step that something committed has reached.
+ * files, seed), a step that something committed has reached, and another number of training ranks right behind a state that is in memory only.
  */
 #ifndef CAIRN_STAGES_COMMON_AMEND_H
 #define CAIRN_STAGES_COMMON_AMEND_H

@@ -126,6 +126,25 @@ enum cairn_status cairn_run_chain(const struct cairn_run *r, struct cairn_link *
     return CAIRN_OK;
 }
 
+int64_t cairn_run_next_step(const struct cairn_run *r, enum cairn_stage stage)
+{
+    struct cairn_link *chain = NULL;
+    int64_t step = 1;
+    int n = 0;
+
+    if (cairn_run_chain(r, &chain, &n, NULL) != CAIRN_OK)
+        return 1;
+    for (int i = 0; i < n; i++) {
+        if (chain[i].stage != stage || chain[i].eval || chain[i].step < 1)
+            continue;
+        step = chain[i].step;
+        if (!cairn_link_done(r, &chain[i]))
+            break;
+    }
+    free(chain);
+    return step;
+}
+
 /* A list of malloc'ed strings in the making. */
 struct names {
     char **p;

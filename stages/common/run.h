@@ -81,6 +81,9 @@ enum cairn_status cairn_run_outside(const struct cairn_run *r, const char *key, 
 /* The chain in order, evaluations included (before step 1, every eval_every, after the last). malloc'ed array; names borrowed from
  * the recipe. */
 enum cairn_status cairn_run_chain(const struct cairn_run *r, struct cairn_link **out, int *n, struct cairn_error *err);
+/* The step of the first link of that stage, evaluations aside, that is not committed: by its recipe a resident role is started. The last step's where
+ * all are; 1 without memory. */
+int64_t cairn_run_next_step(const struct cairn_run *r, enum cairn_stage stage);
 /* 1: the chain has a gate, which is not committed, and l is another link: it must wait. */
 int cairn_link_gated(const struct cairn_run *r, const struct cairn_link *l);
 /* The artefacts that link l reads, relative to RUN ("policy/000002", "base"), in a fixed order: malloc'ed array of malloc'ed

@@ -22,14 +22,20 @@ static int publishes_from_memory(const struct cairn_stage_ctx *ctx, const struct
     return cairn_setup_dtype(ctx->run->recipe) == CAIRN_BF16 || t->k->act == CAIRN_F32;
 }
 
+/* Would the next step be trained by as many ranks, which alone make this one again to the same bits? */
+static int ranks_stay(const struct cairn_stage_ctx *ctx)
+{
+    return cairn_recipe_i64(cairn_run_recipe(ctx->run, ctx->link.step + 1), "train.parallel.dp") == ctx->world->size;
+}
+
 /* Is the state of this step only told (checkpoint.every), since the next one and the policy are made from it in this process? Never of the last
- * step, nor where a stop was requested. The same on all ranks. */
+ * step, nor where a stop was requested, nor before the number of ranks changes. The same on all ranks. */
 static enum cairn_status hollow_decide(struct cairn_stage_ctx *ctx, const struct cairn_trainer *t, struct cairn_error *err)
 {
     const int64_t step = ctx->link.step;
 
     ctx->hollow = ctx->resident && publishes_from_memory(ctx, t) && step > 0 && step % cairn_recipe_i64(ctx->run->recipe, "checkpoint.every") &&
-                  step < cairn_recipe_i64(ctx->run->recipe, "run.steps") && !cairn_stop_requested();
+                  step < cairn_recipe_i64(ctx->run->recipe, "run.steps") && ranks_stay(ctx) && !cairn_stop_requested();
     return cairn_ranks_tell(ctx, "whether it is saved", CAIRN_OK, &ctx->hollow, sizeof ctx->hollow, err);
 }
 
