@@ -71,6 +71,10 @@ LINES
     diff <(grep -v '^1 eval' "$BATS_FILE_TMPDIR/digest") <("$cairn" digest "$dir" | grep -v '^1 eval')
     is 0 "$cairn" run "$micro" --run "$dir"
     says "were done before"
+    is 0 "$cairn" run "$micro" --run "$dir" run.steps=2
+    ! echo "$output" | grep -q "from now on"
+    is 0 "$cairn" run "$micro" --run "$dir" run.steps=1 # as when the key is forgotten
+    says "from now on run.steps: 2 -> 1"
 }
 
 @test "kill -9 of the whole process group, again and again: same bits, nothing damaged" {

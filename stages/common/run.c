@@ -19,6 +19,7 @@
 #include "base/build.h"
 #include "base/digest.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "stages/common/amend.h"
 #include "stages/common/begin.h"
@@ -398,6 +399,15 @@ out:
     return st;
 }
 
+/* What a run goes on with otherwise, a line each: a key that was left out on the command line this time, run.steps say, would be missed in silence. */
+static void changes_tell(const struct cairn_run *r, const char *lines)
+{
+    for (size_t n; *lines; lines += n + (lines[n] == '\n')) {
+        n = strcspn(lines, "\n");
+        cairn_info("%s: from now on %.*s", r->dir, (int)n, lines);
+    }
+}
+
 /* The run is there: the recipe must be the same in what makes a run what it is; ops keys and places of files follow the new one. */
 static enum cairn_status recipe_compare(struct cairn_run *r, struct cairn_recipe *recipe, struct cairn_error *err)
 {
@@ -413,6 +423,7 @@ static enum cairn_status recipe_compare(struct cairn_run *r, struct cairn_recipe
         st = recipe_write(r, err);
         r->recipe = r->frozen;
         TRY(st);
+        changes_tell(r, cairn_str_z(&diff));
         recipe_drop(r);
         TRY(recipe_load(r, err));
     }
