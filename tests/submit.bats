@@ -166,6 +166,7 @@ SH
 @test "stop of a run that was never queued: nothing to do, with Slurm or without; one at work here is named" {
     micro_run "$dir" run.steps=1 run.eval_every=0
     is 0 env PATH=/usr/bin-without "$cairn" stop "$dir"
+    [ ! -e "$dir/log/slurm.jsonl" ]
     says "0 jobs cancelled, none was ever queued"
     is 0 with_fake "$cairn" stop "$dir" --json
     says '"cancelled":0'

@@ -81,8 +81,11 @@ int cairn_verb_stop(int argc, char **argv)
     if (!queued && cairn_lock_held(run->dir, holder, sizeof holder))
         TRY(cairn_fail(&err, CAIRN_EUSAGE, "%s: no Slurm job was queued for this run; a cairn run is at work on it (%s): Ctrl-C there or "
                        "SIGTERM stops it", run->dir, holder));
-    cairn_ledger_tell(run, "stop", NULL, NULL);
+    if (queued)
+        cairn_ledger_tell(run, "stop", NULL, NULL);
     st = cairn_submit_cancel(run, NULL, PATIENCE_S, &n, &err);
+    if (!queued && n) /* a run that Slurm never saw gets no record of it, which others would read as a sign that it did */
+        cairn_ledger_tell(run, "stop", NULL, NULL);
     if ((st == CAIRN_EAGAIN || st == CAIRN_EDEVICE) && !queued) /* no Slurm, and nothing of ours in one */
         a.wait = 0;
     else
