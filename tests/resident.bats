@@ -132,6 +132,16 @@ finished() {
     is 0 "$cairn" verify "$dir"
 }
 
+@test "kill -9 of cairn run alone: its lock is held until the last rank is gone, and whoever wants it waits" {
+    begun "$dir" step/000001/train train
+    kill -KILL "$pid"
+    is 0 "$cairn" gc "$dir"
+    [ -z "$(ranks "$dir")" ]
+    says "its ranks are on their way out: waiting for them"
+    wait "$pid" || true
+    finished "$dir"
+}
+
 saved() { # DIR: steps whose trainer state has its shards, in one line
     ls -d "$1"/step/*/train/a* 2>/dev/null | sed -E 's|.*/step/0*([0-9]+)/train/.*|\1|' | tr '\n' ' '
 }

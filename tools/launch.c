@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/str.h"
+#include "stages/common/lock.h"
 #include "tools/mpirun.h"
 #include "world/shmname.h"
 
@@ -145,8 +146,10 @@ static void stage_exec(const struct child *c, pid_t parent, const sigset_t *mask
         words_resident(&w, c);
     else
         words_link(&w, c);
-    if (c->ranks > 1)
+    if (c->ranks > 1) {
         cairn_mpirun_prepare(c->ranks);
+        cairn_lock_share();
+    }
     cairn_signals_reset(); /* the stage installs its own handlers */
     signal(SIGCHLD, SIG_DFL);
     for (size_t i = 0; c->ranks == 1 && i < sizeof stops / sizeof *stops; i++)

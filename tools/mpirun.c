@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/cores.h"
 #include "base/log.h"
+#include "stages/common/lock.h"
 #include "tools/reach.h"
 #include "world/shmname.h"
 
@@ -110,7 +111,7 @@ static int ended(struct pollfd *p, nfds_t n, int ms)
     return 0;
 }
 
-/* In the guard, which keeps nothing of the parent's open: a lock is held as long as a descriptor is. */
+/* In the guard, which keeps nothing of the parent's open but its locks: they are held as long as a descriptor is. */
 static void guard(const struct cairn_mpirun *m, int parent, int mpirun, double behind_s)
 {
     struct pollfd p[2] = {{.fd = mpirun, .events = POLLIN}, {.fd = parent, .events = POLLIN}};
@@ -120,7 +121,7 @@ static void guard(const struct cairn_mpirun *m, int parent, int mpirun, double b
     sigprocmask(SIG_SETMASK, &all, NULL); /* a stop is for those who work */
     setpgid(0, 0);
     for (int fd = (int)sysconf(_SC_OPEN_MAX) < 4096 ? (int)sysconf(_SC_OPEN_MAX) : 4096; fd-- > 0;)
-        if (fd != parent && fd != mpirun && fd != 2)
+        if (fd != parent && fd != mpirun && fd != 2 && !cairn_lock_owns(fd))
             close(fd);
     if (!ended(p, 2, -1) || p[0].revents || !p[1].revents || ended(p, 1, (int)(behind_s * 1e3)))
         return;

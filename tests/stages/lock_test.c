@@ -88,6 +88,36 @@ static void test_not_inherited(void **state)
     lab_close(&l);
 }
 
+/* Something that the holder shares its lock with keeps it when the holder is killed: whoever wants it then waits for that one's end. */
+static void test_shared(void **state)
+{
+    struct cairn_lock *mine = NULL;
+    struct lab l;
+    pid_t pid;
+    char text[400];
+    double t0;
+
+    (void)state;
+    lab_open(&l);
+    pid = fork();
+    if (!pid) {
+        if (cairn_lock_take(&mine, l.dir, NULL) != CAIRN_OK)
+            _exit(1);
+        if (!fork()) {
+            cairn_lock_share();
+            execlp("sleep", "sleep", "1", (char *)NULL);
+        }
+        raise(SIGKILL);
+    }
+    t0 = cairn_now_s();
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    assert_int_equal(cairn_lock_held(l.dir, text, sizeof text), 1);
+    OK(cairn_lock_take(&mine, l.dir, err));
+    assert_true(cairn_now_s() - t0 > 0.9);
+    cairn_lock_drop(mine);
+    lab_close(&l);
+}
+
 /* Who only asks does not make somebody who takes it fail. */
 static void test_asking(void **state)
 {
@@ -131,7 +161,7 @@ static void test_no_directory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_two), cmocka_unit_test(test_not_inherited), cmocka_unit_test(test_asking),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_two), cmocka_unit_test(test_not_inherited), cmocka_unit_test(test_shared), cmocka_unit_test(test_asking),
                                        cmocka_unit_test(test_no_directory)};
 
     return cmocka_run_group_tests_name("lock", tests, NULL, NULL);
