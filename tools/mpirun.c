@@ -53,24 +53,29 @@ void cairn_mpirun_prepare(int64_t ranks)
         dup2(null, 0); /* and from there it could not read the terminal */
 }
 
-/* Ranks that are there; signo 0: none is sent. */
-static int reach(const struct cairn_mpirun *m, int signo)
+static int ranks_there(const struct cairn_mpirun *m)
 {
     int there = 0;
 
     for (const char *const *p = m->program; *p; p++)
-        there += cairn_reach(m->pid, *p, signo);
+        there += cairn_reach_count(m->pid, *p);
     return there;
+}
+
+static void ranks_signal(const struct cairn_mpirun *m, int signo)
+{
+    for (const char *const *p = m->program; *p; p++)
+        cairn_reach(m->pid, *p, signo);
 }
 
 /* Ranks are told when all of them are there, or some have been for a while; mpirun itself only when none come to be seen: it takes
  * SIGTERM for "kill them" and dies of SIGUSR1 while it starts. */
 int cairn_mpirun_stop(const struct cairn_mpirun *m, double waited_s)
 {
-    int there = reach(m, 0);
+    int there = ranks_there(m);
 
     if (there == m->ranks || (there && waited_s > 1))
-        reach(m, SIGUSR1);
+        ranks_signal(m, SIGUSR1);
     else if (waited_s > 5)
         kill(m->pid, SIGUSR1);
     else
@@ -80,7 +85,7 @@ int cairn_mpirun_stop(const struct cairn_mpirun *m, double waited_s)
 
 void cairn_mpirun_watch(struct cairn_mpirun *m)
 {
-    if (reach(m, 0)) {
+    if (ranks_there(m)) {
         m->seen = 1;
         m->alone_s = 0;
     } else if (m->seen) {
@@ -126,7 +131,7 @@ static void guard(const struct cairn_mpirun *m, int parent, int mpirun, double b
     if (!ended(p, 2, -1) || p[0].revents || !p[1].revents || ended(p, 1, (int)(behind_s * 1e3)))
         return;
     cairn_warn("mpirun (process %d) goes on %.0f s behind who started it: killed", (int)m->pid, behind_s);
-    reach(m, SIGKILL);
+    ranks_signal(m, SIGKILL);
     syscall(SYS_pidfd_send_signal, mpirun, SIGKILL, NULL, 0);
 }
 

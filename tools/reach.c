@@ -70,29 +70,38 @@ static int below(const struct process *all, int n, pid_t pid, pid_t top)
     return 0;
 }
 
+static int runs(pid_t pid, const char *program)
+{
+    char path[64], exe[PATH_MAX];
+    ssize_t k;
+
+    snprintf(path, sizeof path, "/proc/%ld/exe", (long)pid);
+    k = readlink(path, exe, sizeof exe - 1);
+    exe[k > 0 ? k : 0] = 0;
+    return !strcmp(exe, program);
+}
+
 int cairn_reach(pid_t top, const char *program, int signo)
 {
     struct process *all;
     int n, found = 0;
 
     all = processes(&n);
-    for (int i = 0; i < n; i++) {
-        char path[64], exe[PATH_MAX];
-        ssize_t k;
-
-        if (!below(all, n, all[i].pid, top))
-            continue;
-        snprintf(path, sizeof path, "/proc/%ld/exe", (long)all[i].pid);
-        k = readlink(path, exe, sizeof exe - 1);
-        exe[k > 0 ? k : 0] = 0;
-        if (!strcmp(exe, program))
+    for (int i = 0; i < n; i++)
+        if (below(all, n, all[i].pid, top) && runs(all[i].pid, program))
             found += !kill(all[i].pid, signo);
-    }
     free(all);
     return found;
 }
 
 int cairn_reach_count(pid_t top, const char *program)
 {
-    return cairn_reach(top, program, 0);
+    struct process *all;
+    int n, found = 0;
+
+    all = processes(&n);
+    for (int i = 0; i < n; i++)
+        found += below(all, n, all[i].pid, top) && runs(all[i].pid, program) && (all[i].parent == top || !runs(all[i].parent, program));
+    free(all);
+    return found;
 }

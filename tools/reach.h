@@ -8,9 +8,9 @@
 
 #include <sys/types.h>
 
-/* Number of descendants of top that run the file `program` (absolute, without links). */
+/* Number of ranks below top: descendants that run the file `program` (absolute, without links); what such a one has forked is no rank. */
 int cairn_reach_count(pid_t top, const char *program);
-/* The same, each gets signo. */
+/* signo for each of them and for what they have forked. Returns how many there were. */
 int cairn_reach(pid_t top, const char *program, int signo);
 
 #endif
