@@ -5,6 +5,7 @@
 #include "text/split.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +18,7 @@
     "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}"             \
     "\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
 
-enum class { OTHER = 0, LETTER, NUMBER, SPACE };
+enum class { UNKNOWN = 0, LETTER, NUMBER, SPACE, OTHER }; /* LETTER to SPACE: groups of the expression in classes_make */
 
 struct cairn_split {
     int digits; /* 3 or 1: the hand-written way, with so many digits at most in a pre-token; 0: pcre2 */
@@ -158,13 +159,20 @@ static enum cairn_status compile(pcre2_code **code, const char *pattern, size_t 
     return CAIRN_OK;
 }
 
-/* --- character classes, from pcre2 --- */
+/* --- character classes, from pcre2: those of a block of code points when the first of them is met --- */
+
+#define BLOCK 256
 
 static struct {
     pthread_once_t once;
     enum cairn_status st;
-    uint8_t *of; /* (CODE_POINTS) enum class */
-} classes = {.once = PTHREAD_ONCE_INIT};
+    _Atomic(uint8_t) *of; /* (CODE_POINTS) enum class */
+    pthread_mutex_t lock; /* of what follows */
+    pcre2_code *code;
+    pcre2_match_data *match;
+} classes = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
+
+static _Thread_local enum cairn_status class_failed; /* within a call of cairn_split_next */
 
 static int32_t decode(const char *text, size_t *at)
 {
@@ -186,50 +194,63 @@ static int32_t decode(const char *text, size_t *at)
     return (p[0] & 0x07) << 18 | (p[1] & 0x3f) << 12 | (p[2] & 0x3f) << 6 | (p[3] & 0x3f);
 }
 
-static enum cairn_status classes_of(const pcre2_code *code, uint8_t *of)
+/* Under the lock. */
+static enum cairn_status block_classify(int32_t begin)
 {
-    struct cairn_str text = {0};
-    pcre2_match_data *match = pcre2_match_data_create_from_pattern(code, NULL);
     enum cairn_status st = CAIRN_OK;
+    struct cairn_str text = {0};
+    uint8_t of[BLOCK];
     size_t at = 0;
     int rc;
 
-    for (uint32_t c = 0; c < CODE_POINTS; c++)
+    memset(of, OTHER, sizeof of);
+    for (int32_t c = begin; c < begin + BLOCK; c++)
         if (c < 0xd800 || c > 0xdfff)
-            cairn_str_put_utf8(&text, c);
-    if (!match || text.oom)
+            cairn_str_put_utf8(&text, (uint32_t)c);
+    if (text.oom)
         TRY(CAIRN_ENOSPACE);
-    while ((rc = pcre2_match(code, (PCRE2_SPTR)text.p, text.len, at, PCRE2_NO_UTF_CHECK, match, NULL)) > 1) {
-        const PCRE2_SIZE *o = pcre2_get_ovector_pointer(match);
+    while ((rc = pcre2_match(classes.code, (PCRE2_SPTR)cairn_str_z(&text), text.len, at, PCRE2_NO_UTF_CHECK, classes.match, NULL)) > 1) {
+        const PCRE2_SIZE *o = pcre2_get_ovector_pointer(classes.match);
 
-        for (at = o[0]; at < o[1];) {
-            int32_t c = decode(text.p, &at);
-
-            of[c] = (uint8_t)(rc - 1); /* the group that matched is the last one set */
-        }
+        for (at = o[0]; at < o[1];)
+            of[decode(text.p, &at) - begin] = (uint8_t)(rc - 1); /* the group that matched is the last one set */
     }
     if (rc != PCRE2_ERROR_NOMATCH)
         TRY(rc == PCRE2_ERROR_NOMEMORY ? CAIRN_ENOSPACE : CAIRN_EBUG);
+    for (int i = 0; i < BLOCK; i++)
+        atomic_store_explicit(&classes.of[begin + i], of[i], memory_order_relaxed); /* each stands for itself */
 out:
-    pcre2_match_data_free(match);
     cairn_str_free(&text);
     return st;
+}
+
+/* Of a code point that nobody has met. What fails is told by whoever called cairn_split_next. */
+static enum class class_find(int32_t c)
+{
+    enum cairn_status st = CAIRN_OK;
+    enum class k;
+
+    pthread_mutex_lock(&classes.lock);
+    k = atomic_load_explicit(&classes.of[c], memory_order_relaxed);
+    if (k == UNKNOWN)
+        st = block_classify(c - c % BLOCK);
+    pthread_mutex_unlock(&classes.lock);
+    if (st != CAIRN_OK) {
+        class_failed = st;
+        return OTHER;
+    }
+    return k == UNKNOWN ? atomic_load_explicit(&classes.of[c], memory_order_relaxed) : k;
 }
 
 static void classes_make(void)
 {
     static const char pattern[] = "(\\p{L}+)|(\\p{N}+)|([" SPACES "]+)";
-    uint8_t *of = calloc(CODE_POINTS, 1);
-    pcre2_code *code = NULL;
 
-    classes.st = of ? compile(&code, pattern, sizeof pattern - 1, NULL) : CAIRN_ENOSPACE;
-    if (classes.st == CAIRN_OK)
-        classes.st = classes_of(code, of);
-    pcre2_code_free(code);
-    if (classes.st == CAIRN_OK)
-        classes.of = of;
-    else
-        free(of);
+    classes.of = calloc(CODE_POINTS, 1);
+    classes.st = classes.of ? compile(&classes.code, pattern, sizeof pattern - 1, NULL) : CAIRN_ENOSPACE;
+    classes.match = classes.st == CAIRN_OK ? pcre2_match_data_create_from_pattern(classes.code, NULL) : NULL;
+    if (classes.st == CAIRN_OK && !classes.match)
+        classes.st = CAIRN_ENOSPACE;
 }
 
 /* --- create, destroy --- */
@@ -305,7 +326,13 @@ void cairn_split_work_destroy(struct cairn_split_work *w)
 
 /* --- by hand --- */
 
-static enum class next_class(const char *text, size_t *at) { return classes.of[decode(text, at)]; }
+static enum class next_class(const char *text, size_t *at)
+{
+    int32_t c = decode(text, at);
+    enum class k = atomic_load_explicit(&classes.of[c], memory_order_relaxed);
+
+    return k == UNKNOWN ? class_find(c) : k;
+}
 
 /* Past the run of class k at `at`. */
 static size_t run(const char *text, size_t n, size_t at, enum class k)
@@ -423,6 +450,7 @@ enum cairn_status cairn_split_next(const struct cairn_split *s, struct cairn_spl
 {
     if (!s->digits)
         return next_by_regex(s, w, text, n, at, end, err);
+    class_failed = CAIRN_OK;
     *end = next_by_hand(s, text, n, at);
-    return CAIRN_OK;
+    return class_failed == CAIRN_OK ? CAIRN_OK : cairn_fail(err, class_failed, "character classes: pcre2 failed or there is no memory");
 }

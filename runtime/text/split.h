@@ -12,7 +12,7 @@
  *
  * Text handed in is valid UTF-8 (the tokenizer sees to it); NULs are characters.
  * Memory: struct cairn_split is constant after creation and may be shared by threads; struct cairn_split_work belongs
- * to one thread at a time. The table of character classes (1.1 MB) is made once and lives as long as the process.
+ * to one thread at a time. The table of character classes (1.1 MB, filled as their characters are met) lives as long as the process.
  */
 #ifndef CAIRN_TEXT_SPLIT_H
 #define CAIRN_TEXT_SPLIT_H
