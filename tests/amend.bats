@@ -64,6 +64,25 @@ hashes() { # DIR STEP: the recipe hashes that the artefacts of a step carry
     says "from step 5 on: train.learning_rate=0.04"
 }
 
+@test "inspect tells amendments of one step apart, and which recipe each step is made by" {
+    copy
+    is 0 "$cairn" amend "$dir" train.learning_rate=0.02 --from-step 3
+    is 0 "$cairn" amend "$dir" score.overlong.factor=0.25 --from-step 3
+    is 0 "$cairn" amend "$dir" train.learning_rate=0.04 --from-step 4
+    is 0 "$cairn" inspect "$dir"
+    says "amendment 1  from step 3 on: train.learning_rate=0.02" "amendment 2  from step 3 on: score.overlong.factor=0.25" \
+        "amendment 3  from step 4 on: train.learning_rate=0.04"
+    third=$(sed -n 's/^ *\([0-9a-f]\{32\}\) from step 3 on$/\1/p' <<<"$output") fourth=$(sed -n 's/^ *\([0-9a-f]\{32\}\) from step 4 on$/\1/p' <<<"$output")
+    [ -n "$third" ] && [ -n "$fourth" ] && [ "$third" != "$fourth" ]
+    is 0 "$cairn" inspect "$dir" --json
+    says "\"amended_recipes\":[{\"from_step\":3,\"recipe\":\"$third\"},{\"from_step\":4,\"recipe\":\"$fourth\"}]"
+    is 0 "$cairn" run "$dir/recipe.yaml" --run "$dir" --quiet run.steps=4
+    for s in 3 4; do # what the artefacts of the step carry
+        is 0 "$cairn" inspect "$dir/step/00000$s/train"
+        [ $s = 3 ] && says "recipe          $third" || says "recipe          $fourth"
+    done
+}
+
 @test "optional sections and evaluation: amended, and a recipe that has them goes on" {
     copy
     is 0 "$cairn" amend "$dir" 'score.overlong={buffer: 4, factor: 0.25}' run.eval_every=3 --from-step 3

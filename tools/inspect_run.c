@@ -87,18 +87,46 @@ out:
     return st;
 }
 
+/* Each amendment by its number, which RUN/recipe.amend-NNNN.json bears; several may begin at one step. */
 static void amendments_put(const struct cairn_run *run, struct cairn_str *out)
 {
     for (int i = 0; run->amendments && i < run->amendments->n; i++) {
         const struct cairn_amendment *a = &run->amendments->amendment[i];
-        char hex[33];
 
-        cairn_digest_hex(cairn_run_hash(run, a->from_step), hex);
-        cairn_str_printf(out, "  amended     from step %lld on:", (long long)a->from_step);
+        cairn_str_printf(out, "  amendment %-2d from step %lld on:", a->number, (long long)a->from_step);
         for (size_t k = 0; k < json_array_size(a->set); k++)
             cairn_str_printf(out, " %s", json_string_value(json_array_get(a->set, k)));
-        cairn_str_printf(out, " (recipe %s)\n", hex);
+        cairn_str_putc(out, '\n');
     }
+}
+
+/* The recipe that steps are made by, as their artefacts carry it: the frozen one, then that of each step from which on it is another. */
+static void recipes_put(const struct cairn_run *run, struct cairn_str *out)
+{
+    char hex[33];
+
+    cairn_digest_hex(run->hash, hex);
+    cairn_str_printf(out, "  recipe      %s\n", hex);
+    for (int i = 0; run->amendments && i < run->amendments->views; i++) {
+        cairn_digest_hex(run->amendments->view[i].hash, hex);
+        cairn_str_printf(out, "              %s from step %lld on\n", hex, (long long)run->amendments->view[i].from);
+    }
+}
+
+/* [{"from_step", "recipe"}, ...] of the same; NULL without memory. */
+static json_t *recipes_json(const struct cairn_run *run)
+{
+    json_t *list = json_array();
+    char hex[33];
+
+    for (int i = 0; list && run->amendments && i < run->amendments->views; i++) {
+        cairn_digest_hex(run->amendments->view[i].hash, hex);
+        if (json_array_append_new(list, json_pack("{s:I, s:s}", "from_step", (json_int_t)run->amendments->view[i].from, "recipe", hex))) {
+            json_decref(list);
+            list = NULL;
+        }
+    }
+    return list;
 }
 
 static enum cairn_status page_put(const struct cairn_run *run, struct cairn_str *out, struct cairn_error *err)
@@ -106,11 +134,10 @@ static enum cairn_status page_put(const struct cairn_run *run, struct cairn_str 
     enum cairn_status st = CAIRN_OK;
     int64_t steps = cairn_recipe_i64(run->recipe, "run.steps");
     struct tally t = {0};
-    char hex[33];
 
-    cairn_digest_hex(run->hash, hex);
-    cairn_str_printf(out, "%s: %lld of %lld steps\n  run         %s, seed %lld\n  recipe      %s\n", run->dir,
-                     (long long)steps_done(run, steps), (long long)steps, run->uuid, (long long)cairn_recipe_i64(run->recipe, "run.seed"), hex);
+    cairn_str_printf(out, "%s: %lld of %lld steps\n  run         %s, seed %lld\n", run->dir, (long long)steps_done(run, steps), (long long)steps,
+                     run->uuid, (long long)cairn_recipe_i64(run->recipe, "run.seed"));
+    recipes_put(run, out);
     amendments_put(run, out);
     cairn_str_puts(out, "  model       ");
     TRY(model_describe(run, out, err));
@@ -142,9 +169,8 @@ static enum cairn_status page_json(const struct cairn_run *run, json_t **json, s
         json_array_append_new(kinds, json_pack("{s:s, s:I, s:I, s:I}", "kind", t.kind[k].kind, "count", (json_int_t)t.kind[k].n, "collected",
                                                (json_int_t)t.kind[k].collected, "bytes", (json_int_t)t.kind[k].bytes));
     cairn_digest_hex(run->hash, hex);
-    *json = json_pack("{s:s, s:s, s:s, s:o, s:I, s:I, s:s, s:O, s:O}", "run", run->dir, "uuid", run->uuid, "recipe", hex, "amendments",
-                      cairn_amendments_json(run), "steps_done",
-                      (json_int_t)steps_done(run, steps), "steps_total", (json_int_t)steps, "model", cairn_str_z(&model), "artefacts", kinds,
+    *json = json_pack("{s:s, s:s, s:s, s:o, s:o, s:I, s:I, s:s, s:O, s:O}", "run", run->dir, "uuid", run->uuid, "recipe", hex, "amended_recipes",
+                      recipes_json(run), "amendments", cairn_amendments_json(run), "steps_done", (json_int_t)steps_done(run, steps), "steps_total", (json_int_t)steps, "model", cairn_str_z(&model), "artefacts", kinds,
                       "evaluations", evals);
 out:
     cairn_str_free(&model);
