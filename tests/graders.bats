@@ -105,6 +105,33 @@ R
     says "rows.jsonl:3" 'no grader is named "exakt"'
 }
 
+@test "a grader that crashes is told with its exit status or signal and the last line that it complained" {
+    cat >"$BATS_TEST_TMPDIR/sick" <<'P'
+#!/bin/sh
+read -r line
+printf 'loading\nno model at \033[31m/data/judge\033[0m\n' >&2
+exit 3
+P
+    printf '#!/bin/sh\nread -r line\nkill -SEGV $$\n' >"$BATS_TEST_TMPDIR/dying"
+    chmod +x "$BATS_TEST_TMPDIR/sick" "$BATS_TEST_TMPDIR/dying"
+    recipe "$BATS_TEST_TMPDIR/sick" 20
+    is 0 "$cairn" run "$BATS_TEST_TMPDIR/recipe.yaml" --run "$BATS_TEST_TMPDIR/r"
+    why='the program ended with code 3: no model at ?[31m/data/judge?[0m'
+    says "4 rollouts have no verdict because their grader crashed or took too long (rollout 0: $why)"
+    is 0 "$cairn" inspect "$BATS_TEST_TMPDIR/r/step/000001/score"
+    says "grader_failure" "$why"
+    # the same bits whichever way it was graded: info is no part of them
+    is 0 "$cairn" run "$BATS_TEST_TMPDIR/recipe.yaml" --run "$BATS_TEST_TMPDIR/tasks" score.tasks=2
+    says "$why"
+    [ "$("$cairn" digest "$BATS_TEST_TMPDIR/r")" = "$("$cairn" digest "$BATS_TEST_TMPDIR/tasks")" ]
+    # where it decides which groups there are
+    is 65 "$cairn" run "$BATS_TEST_TMPDIR/recipe.yaml" --run "$BATS_TEST_TMPDIR/d" 'rollout.dynamic={max_rounds: 1}'
+    says "grader mine has no verdict on a response to prompt " "nothing to learn from (8 groups hang on a grader that failed: $why)"
+    recipe "$BATS_TEST_TMPDIR/dying" 20
+    is 0 "$cairn" run "$BATS_TEST_TMPDIR/recipe.yaml" --run "$BATS_TEST_TMPDIR/s"
+    says "(rollout 0: the program died of signal 11 (Segmentation fault)): this step"
+}
+
 @test "what a time-out decided is on the record, and the run goes on" {
     program slow
     recipe "$BATS_TEST_TMPDIR/slow" 0.2

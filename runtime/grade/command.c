@@ -257,6 +257,7 @@ static int understand(const struct command *x, struct cairn_verdict *v)
 static void tell_end(struct command *x, enum outcome what, struct cairn_verdict *v)
 {
     char line[200 + TAIL], *last;
+    const char *colon;
     int status;
 
     if (x->err >= 0)
@@ -265,6 +266,7 @@ static void tell_end(struct command *x, enum outcome what, struct cairn_verdict 
         *last = 0;
     last = strrchr(x->tail, '\n');
     last = last ? last + 1 : x->tail;
+    colon = last[0] ? ": " : "";
     status = stop(x);
     if (what == LATE) {
         snprintf(line, sizeof line, "the program took more than %g s", x->time_s);
@@ -273,12 +275,11 @@ static void tell_end(struct command *x, enum outcome what, struct cairn_verdict 
         say(v, CAIRN_VERDICT_INVALID, "the program said more than one line for one response");
     } else {
         if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL)
-            snprintf(line, sizeof line, "the program died of signal %d (%s): %s", WTERMSIG(status), strsignal(WTERMSIG(status)),
-                     last);
+            snprintf(line, sizeof line, "the program died of signal %d (%s)%s%s", WTERMSIG(status), strsignal(WTERMSIG(status)), colon, last);
         else if (WIFEXITED(status))
-            snprintf(line, sizeof line, "the program ended with code %d: %s", WEXITSTATUS(status), last);
+            snprintf(line, sizeof line, "the program ended with code %d%s%s", WEXITSTATUS(status), colon, last);
         else
-            snprintf(line, sizeof line, "the program closed its output: %s", last);
+            snprintf(line, sizeof line, "the program closed its output%s%s", colon, last);
         say(v, CAIRN_VERDICT_CRASHED, line);
     }
 }

@@ -102,3 +102,19 @@ enum cairn_status cairn_graders_row(const struct cairn_prompts *p, int64_t i, co
                           "name a grader that needs none", p->path, (long long)i + 1, name);
     return CAIRN_OK;
 }
+
+void cairn_grade_failure_merge(struct cairn_grade_failure *f, const struct cairn_grade_failure *other)
+{
+    if (other->why[0] && (!f->why[0] || other->rollout < f->rollout))
+        *f = *other;
+}
+
+void cairn_grade_failure_note(struct cairn_grade_failure *f, int64_t rollout, const struct cairn_verdict *v)
+{
+    struct cairn_grade_failure one = {.rollout = rollout};
+
+    if (v->status != CAIRN_VERDICT_CRASHED && v->status != CAIRN_VERDICT_TIMEOUT)
+        return;
+    memcpy(one.why, v->why, sizeof one.why);
+    cairn_grade_failure_merge(f, &one);
+}

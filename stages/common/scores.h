@@ -8,7 +8,8 @@
  *   group i32 (n)     as in the rollouts                 extracted u8, extracted_offsets i64 (n + 1): the answer, UTF-8
  *
  * content: "units", "metrics" (names of the objective's section 7); "nondeterministic", if there are any: rollouts whose score a
- * time-out or a crash decided, so that another attempt may score otherwise.
+ * time-out or a crash decided, so that another attempt may score otherwise. info: "grader_failure" {"rollout", "why"}, of the first of those
+ * that this attempt graded.
  */
 #ifndef CAIRN_STAGES_COMMON_SCORES_H
 #define CAIRN_STAGES_COMMON_SCORES_H

@@ -318,10 +318,11 @@ out:
 
 static enum cairn_status nothing_mixed(const struct rollout *x, const struct cairn_units_counts *c, struct cairn_error *err)
 {
-    char failed[80] = "";
+    char failed[80 + sizeof x->failure.why] = "";
 
     if (c->undecided)
-        snprintf(failed, sizeof failed, " (%lld groups hang on a grader that failed)", (long long)c->undecided);
+        snprintf(failed, sizeof failed, " (%lld groups hang on a grader that failed%s%s)", (long long)c->undecided, x->failure.why[0] ? ": " : "",
+                 x->failure.why);
     return cairn_fail(
         err, CAIRN_EDATA,
         "no group with mixed verdicts among %lld (%lld all right, %lld all wrong) after %d refills: nothing to learn from%s",

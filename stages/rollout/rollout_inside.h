@@ -4,6 +4,7 @@
 
 #include "base/str.h"
 #include "model/policy.h"
+#include "stages/common/graders.h"
 #include "stages/rollout/carry.h"
 #include "stages/rollout/cursor.h"
 #include "stages/rollout/rollout.h"
@@ -37,6 +38,7 @@ struct rollout {
     int64_t divided;              /* units that have somebody who makes them */
     int whole;                    /* array task: its own share is finished, everything else is taken over */
     double sampling_s;
+    struct cairn_grade_failure failure; /* dynamic: of what this rank has graded; its number is the prompt's */
 };
 
 /* What a rank needs to know before the list of candidates can be made. *identity: malloc'ed, the fingerprint that shards must agree

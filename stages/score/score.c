@@ -60,6 +60,8 @@ static enum cairn_status batch_grade(struct texts *x, struct cairn_scores_table 
         s->verdict[i] = x->job[k].verdict.match != 0;
         s->value[i] = (float)x->job[k].verdict.value;
         s->status[i] = (uint8_t)x->job[k].verdict.status;
+        if (o->failure)
+            cairn_grade_failure_note(o->failure, i, &x->job[k].verdict);
         free(s->extracted[i]);
         s->extracted[i] = strdup(x->job[k].verdict.extracted);
         if (!s->extracted[i])

@@ -7,6 +7,7 @@
 #ifndef CAIRN_STAGES_SCORE_SCORE_H
 #define CAIRN_STAGES_SCORE_SCORE_H
 
+#include "stages/common/graders.h"
 #include "stages/common/prompts.h"
 #include "stages/common/rollouts.h"
 #include "stages/common/scores.h"
@@ -22,6 +23,7 @@ struct cairn_score_opts {
     int nfiles;
     const char *const *grader;         /* (nfiles) of each file; NULL entries: score.grader */
     int64_t cap;                       /* length cap of these rollouts, tokens */
+    struct cairn_grade_failure *failure; /* gets how a grader failed on the first of these rollouts; or NULL */
     void (*progress)(void *arg, int64_t done, int64_t total); /* may be NULL */
     void *arg;
 };

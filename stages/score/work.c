@@ -6,6 +6,7 @@
  */
 #include "stages/score/score.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -131,6 +132,7 @@ struct scoring {
     int64_t graded_all, told_graded; /* by all ranks when they looked up last, and what this one said then */
     int64_t begin;                   /* of the unit at hand */
     int64_t adopted;
+    struct cairn_grade_failure failure; /* of what all ranks of this attempt have graded */
     int whole; /* array task: its own share is finished, everything else is taken over */
 };
 
@@ -233,12 +235,17 @@ out:
  * follow. */
 struct report {
     int64_t idle, graded;
+    struct cairn_grade_failure failure;
 };
 
 static enum cairn_status report_make(struct scoring *x, int nothing_left, struct cairn_str *out, struct cairn_error *err)
 {
-    const struct report r = {nothing_left, x->graded};
+    struct report r;
 
+    memset(&r, 0, sizeof r); /* no byte goes out that nobody wrote */
+    r.idle = nothing_left;
+    r.graded = x->graded;
+    r.failure = x->failure;
     cairn_str_add(out, &r, sizeof r);
     for (int64_t u = 0; u < x->in.units; u++)
         if (x->done[u] && !x->told[u]) {
@@ -263,6 +270,7 @@ static enum cairn_status report_read(struct scoring *x, int rank, const char *p,
     memcpy(&r, p, sizeof r);
     *all_idle &= r.idle != 0;
     x->graded_all += r.graded;
+    cairn_grade_failure_merge(&x->failure, &r.failure);
     if (rank == x->ctx->world->rank)
         return CAIRN_OK;
     for (p += sizeof r, n -= sizeof r; n; p += k * bytes, n -= k * bytes) {
@@ -417,6 +425,7 @@ static enum cairn_status scoring_open(struct scoring *x, struct cairn_error *err
                                      .nfiles = x->in.nfiles,
                                      .grader = x->in.grader,
                                      .cap = cap_of(x->ctx),
+                                     .failure = &x->failure,
                                      .progress = progress,
                                      .arg = x};
     TRY(cairn_scores_create(&x->s, x->in.rollouts.n, err));
@@ -427,6 +436,29 @@ static enum cairn_status scoring_open(struct scoring *x, struct cairn_error *err
         TRY(CAIRN_NOMEM(err));
 out:
     return st;
+}
+
+/* n rollouts are decided by a crash or a time-out: on stderr and in the manifest's info, with how the first of them failed. */
+static enum cairn_status failures_tell(const struct scoring *x, int64_t n, struct cairn_error *err)
+{
+    const struct cairn_grade_failure *f = &x->failure;
+    char first[sizeof f->why + 64] = "";
+
+    if (f->why[0]) /* else another attempt or task has graded them, and said so */
+        snprintf(first, sizeof first, " (rollout %lld: %s)", (long long)f->rollout, f->why);
+    cairn_warn("%lld rollouts have no verdict because their grader crashed or took too long%s: this step's scores may come out otherwise next time",
+               (long long)n, first);
+    if (f->why[0] && json_object_set_new(x->ctx->manifest->info, "grader_failure",
+                                         json_pack("{s:I, s:s}", "rollout", (json_int_t)f->rollout, "why", f->why)))
+        return CAIRN_NOMEM(err);
+    return CAIRN_OK;
+}
+
+/* An array task that ends before the others do: what its grader did is told now, for only verdicts are handed on. */
+static void share_tell(const struct scoring *x)
+{
+    if (x->failure.why[0])
+        cairn_warn("a grader crashed or took too long in this task's share, first at rollout %lld: %s", (long long)x->failure.rollout, x->failure.why);
 }
 
 /* With all verdicts: the metrics of the whole step. */
@@ -447,9 +479,7 @@ static enum cairn_status content_set(struct scoring *x, struct cairn_error *err)
     if (by_time && json_object_set_new(m->content, "nondeterministic", json_integer(by_time)))
         TRY(CAIRN_NOMEM(err));
     if (by_time)
-        cairn_warn("%lld rollouts have no verdict because their grader crashed or took too long: this step's scores may come out "
-                   "otherwise next time",
-                   (long long)by_time);
+        TRY(failures_tell(x, by_time, err));
     if (x->adopted && json_object_set_new(m->info, "adopted", json_integer(x->adopted)))
         TRY(CAIRN_NOMEM(err));
 out:
@@ -466,7 +496,9 @@ enum cairn_status cairn_score_work(struct cairn_stage_ctx *ctx, struct cairn_err
     TRY(share_run(&x, err));
     if (ctx->tasks > 1)
         TRY(others_run(&x, err));
-    if (!ctx->partial && ctx->world->rank == 0)
+    if (ctx->world->rank == 0 && ctx->partial)
+        share_tell(&x);
+    else if (ctx->world->rank == 0)
         TRY(content_set(&x, err));
 out:
     cairn_scores_free(&x.s);
