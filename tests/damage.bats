@@ -122,6 +122,8 @@ hf() { # DIR: a HuggingFace directory to spoil
     says "bad: " "$dir/base/" "$(basename "$shard")" "1 bad"
     is 65 "$cairn" verify --repair "$dir"
     says "left: " "$(basename "$shard")"
+    is 65 "$cairn" verify "$dir"
+    says "--repair cannot make it again"
     [ -L "$dir/base" ]
     flip "$shard" $(($(stat -c %s "$shard") / 2))
     is 0 "$cairn" verify "$dir"
@@ -147,11 +149,68 @@ hf() { # DIR: a HuggingFace directory to spoil
     is 64 "$build/bin/cairn-score" "$dir" --step 1 --eval nobody
 }
 
-@test "a prompt file that changed behind a run's back: 65 naming it" {
+@test "a prompt file that changed behind a run's back: 65 naming it, and how it is put back" {
     copy
     echo '{"id":"new","prompt":"1?","answer":"1"}' >>"$dir/files/data.prompts.0"
     is 65 "$cairn" run "$micro" --run "$dir" --quiet
-    says "data.prompts.0"
+    says "data.prompts.0" "put it back: cp $root/recipes/data/tiny/train.jsonl $dir/files/data.prompts.0"
+    is 65 "$cairn" verify "$dir"
+    says "put it back: cp " "1 bad; --repair cannot make it again: put back what the run was given"
+    is 65 "$cairn" verify --repair "$dir"
+    says "left: $dir/files/data.prompts.0" "put it back: cp "
+    cp "$root/recipes/data/tiny/train.jsonl" "$dir/files/data.prompts.0"
+    is 0 "$cairn" verify "$dir"
+    # where the file that was taken is another one by now, or gone: its digest and where it was
+    cp "$root/recipes/data/tiny/train.jsonl" "$BATS_TEST_TMPDIR/p.jsonl"
+    is 0 "$cairn" init "$micro" --run "$BATS_TEST_TMPDIR/own" "data.prompts.0.path=$BATS_TEST_TMPDIR/p.jsonl"
+    rm "$BATS_TEST_TMPDIR/p.jsonl" "$BATS_TEST_TMPDIR/own/files/data.prompts.0"
+    digest=$(sed -n 's/.*"data.prompts.0":{[^}]*"digest":"\([0-9a-f]*\)".*/\1/p' "$BATS_TEST_TMPDIR/own/run.json")
+    is 65 "$cairn" verify "$BATS_TEST_TMPDIR/own"
+    says "data.prompts.0 is missing; put back the file with digest $digest, which was at $BATS_TEST_TMPDIR/p.jsonl"
+}
+
+@test "verify names all that is bad of a run's own files, not the first alone" {
+    copy
+    is 0 "$cairn" amend "$dir" train.learning_rate=0.002 --from-step 2
+    is 0 "$cairn" amend "$dir" score.overlong.factor=0.25 --from-step 3
+    sed -i 's/learning_rate: 0.001/learning_rate: 0.005/' "$dir/recipe.yaml"
+    flip "$dir/recipe.amend-0002.json" 20
+    echo >>"$dir/files/data.prompts.0"
+    rm "$dir/files/model.tokenizer"
+    shard=$(ls "$dir"/policy/000001/a*/*.h5 | head -1)
+    flip "$shard" $(($(stat -c %s "$shard") / 2))
+    is 65 "$cairn" verify "$dir"
+    says "bad: $dir/recipe.yaml: " "bad: $dir/recipe.amend-0002.json: " "bad: $dir/files/data.prompts.0: " "bad: $dir/files/model.tokenizer: " \
+        "bad: $shard: " ": 5 bad; first put back what the run was given"
+    is 65 "$cairn" verify --repair "$dir"
+    says "put them back as said above"
+    [ ! -e "$dir/quarantine" ]
+}
+
+@test "a file of a run that is missing: 65 with every verb; a run that is missing: 69" {
+    for file in recipe.yaml files/model.tokenizer; do
+        copy
+        rm "$dir/$file"
+        is 65 "$cairn" run "$micro" --run "$dir" --quiet run.steps=2
+        says "$file is missing; put"
+        is 65 "$cairn" verify "$dir"
+        says "bad: $dir/$file" "is missing; put"
+        rm -rf "$dir"
+    done
+    copy
+    rm "$dir/recipe.yaml"
+    for verb in status digest inspect gc; do
+        is 65 "$cairn" $verb "$dir"
+        says "recipe.yaml is missing; put back the recipe that the run was made with"
+    done
+    cp "$BATS_FILE_TMPDIR/whole/recipe.yaml" "$dir/"
+    rm "$dir/run.json"
+    is 65 "$cairn" verify "$dir"
+    says "bad: $dir/run.json: missing"
+    for verb in status digest gc; do
+        is 69 "$cairn" $verb "$dir"
+        is 69 "$cairn" $verb "$BATS_TEST_TMPDIR/nowhere"
+    done
 }
 
 # ---- HuggingFace

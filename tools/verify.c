@@ -10,13 +10,19 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "base/str.h"
+#include "ckpt/manifest.h"
 #include "ckpt/verify.h"
+#include "stages/common/amend.h"
 #include "stages/common/lock.h"
 #include "stages/common/run.h"
 #include "tools/cli.h"
 #include "tools/inspect.h"
 #include "tools/repair.h"
 #include "tools/verbs.h"
+
+#define AMENDMENT_BYTES (1 << 20)
+#define NUMBERS         9999 /* as far as the names of amendments go */
 
 struct args {
     const char *dir;
@@ -25,6 +31,7 @@ struct args {
     int64_t bytes;
     json_t *bad;
     size_t own;  /* so many of them, at the front, are the run's own files */
+    size_t base; /* so many of them lie in a base that the run links to */
     int again;   /* the second look: what is bad was printed */
 };
 
@@ -92,31 +99,103 @@ static enum cairn_status told(struct args *a, const char *path, enum cairn_statu
     return CAIRN_OK;
 }
 
-/* run.json, recipe.yaml, amendments, and the outside files: the run's copies; with --deep those that stayed where they were, too. *run
- * is NULL where it could not be opened. */
-static enum cairn_status run_files(struct args *a, struct cairn_run **run, struct cairn_error *err)
+/* The outside files: the run's copies; with --deep those that stayed where they were, too. */
+static enum cairn_status outside_files(struct args *a, const struct cairn_run *run, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_error why = {0};
     const char *key;
     json_t *o;
 
-    st = cairn_run_open(run, a->dir, &why);
-    if (st != CAIRN_OK) {
-        *run = NULL;
-        return told(a, a->dir, st, &why, err);
-    }
-    json_object_foreach(json_object_get((*run)->info, "outside"), key, o)
+    json_object_foreach(json_object_get(run->info, "outside"), key, o)
     {
         const char *copy = json_string_value(json_object_get(o, "copy"));
-        char *path = NULL, *where = copy ? cairn_run_path(*run, copy) : strdup(key);
+        char *path = NULL, *where = copy ? cairn_run_path(run, copy) : strdup(key);
 
         if (copy || a->deep)
-            st = where ? told(a, where, cairn_run_outside(*run, key, &path, &why), &why, err) : CAIRN_NOMEM(err);
+            st = where ? told(a, where, cairn_run_outside(run, key, &path, &why), &why, err) : CAIRN_NOMEM(err);
         free(path);
         free(where);
         TRY(st);
     }
+out:
+    return st;
+}
+
+/* Each amendment by itself, of a run that cannot be opened; `opening` is why, and is told. */
+static enum cairn_status amendments_look(struct args *a, const struct cairn_run *run, const char *opening, struct cairn_error *err)
+{
+    json_int_t n = json_integer_value(json_object_get(run->info, "amendments"));
+    enum cairn_status st = CAIRN_OK;
+
+    for (json_int_t i = 1; i <= n && i <= NUMBERS; i++) {
+        char *path = cairn_format("%s/recipe.amend-%04lld.json", run->dir, (long long)i), *text = NULL;
+        struct cairn_error why = {0};
+        json_t *o = NULL;
+        size_t size;
+
+        if (!path)
+            return CAIRN_NOMEM(err);
+        if (!strstr(opening, path)) {
+            st = cairn_file_read(path, AMENDMENT_BYTES, &text, &size, &why);
+            if (st == CAIRN_OK)
+                st = cairn_checked_parse(&o, text, size, path, &why);
+            st = told(a, path, st, &why, err);
+        }
+        json_decref(o);
+        free(text);
+        free(path);
+        TRY(st);
+    }
+out:
+    return st;
+}
+
+/* run.json, recipe.yaml, amendments, and the outside files. *run is NULL where it could not be opened; what else can be looked at then is. */
+static enum cairn_status run_files(struct args *a, struct cairn_run **run, struct cairn_error *err)
+{
+    struct cairn_error why = {0}, other = {0};
+    struct cairn_run *bare = NULL;
+    enum cairn_status st = cairn_run_open(run, a->dir, &why);
+
+    if (st == CAIRN_OK)
+        return outside_files(a, *run, err);
+    *run = NULL;
+    TRY(told(a, a->dir, st, &why, err));
+    st = cairn_run_open_bare(&bare, a->dir, &other);
+    if (st == CAIRN_EDATA) { /* run.json itself: told just now */
+        st = CAIRN_OK;
+        goto out;
+    }
+    if (st != CAIRN_OK)
+        TRY(cairn_fail(err, st, "%s", other.text));
+    TRY(amendments_look(a, bare, why.text, err));
+    TRY(outside_files(a, bare, err));
+out:
+    cairn_run_close(bare);
+    return st;
+}
+
+/* run.json is missing: is it a run all the same, by its recipe and what was made by it? Then that is bad. */
+static enum cairn_status run_lost(struct args *a, struct cairn_error *err)
+{
+    static const char *const parts[] = {"recipe.yaml", "log", "policy"};
+    enum cairn_status st = CAIRN_OK;
+    char *path = NULL, text[300];
+    size_t there = 0;
+
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (!(path = cairn_path_join(a->dir, parts[i])))
+            TRY(CAIRN_NOMEM(err));
+        there += cairn_path_exists(path) != 0;
+        free(path);
+    }
+    if (!(path = cairn_path_join(a->dir, "run.json")))
+        TRY(CAIRN_NOMEM(err));
+    snprintf(text, sizeof text, "%.200s: missing; what the run is can be told from nothing else", path);
+    if (there == sizeof parts / sizeof *parts)
+        bad(a, path, text);
+    free(path);
 out:
     return st;
 }
@@ -263,7 +342,10 @@ static enum cairn_status examine(struct args *a, const struct cairn_run *run, st
     a->progress = cairn_progress_begin("verify", "MiB", 0, 10);
     st = cairn_verify_tree(run ? run->dir : a->dir, o, c, err);
     if (run && (st == CAIRN_OK || st == CAIRN_EDATA)) {
+        size_t before = json_array_size(a->bad);
+
         looked = base_follow(a, run, o, c, &first);
+        a->base = json_array_size(a->bad) - before;
         if (looked != CAIRN_OK && (st == CAIRN_OK || looked != CAIRN_EDATA)) {
             st = looked;
             *err = first;
@@ -320,16 +402,24 @@ static enum cairn_status examine_again(struct args *a, const struct cairn_run *r
     return st == CAIRN_EDATA && !json_array_size(a->bad) ? CAIRN_OK : st;
 }
 
-/* What is bad was told on stdout: what is left to say of it is how much it is, and what to do. */
+/* What is bad was told on stdout: what is left to say of it is how much it is, and what to do. What a run was given (its own files, a
+ * base from elsewhere) nothing can make again, and a run that cannot be opened is not repaired. */
 static void sum_up(const struct args *a, const struct cairn_run *run, struct cairn_error *err)
 {
-    size_t n = json_array_size(a->bad), i;
+    size_t n = json_array_size(a->bad), given = a->own + a->base, i;
+    const char *put_back = given ? "; first put back what the run was given, as said above" : "";
+    char repair[300] = "";
     json_t *b;
 
+    if (run && given < n)
+        snprintf(repair, sizeof repair, "; %sto fall back to what is good: cairn verify --repair %.200s", given ? "then, " : "", a->dir);
     json_array_foreach(a->bad, i, b)
         if (!strcmp(json_string_value(json_object_get(b, "why")), err->text)) {
-            cairn_fail(err, err->code, "%s: %zu bad%s%s", a->dir, n, run && !a->repair ? "; to fall back to what is good: cairn verify --repair " : "",
-                       run && !a->repair ? a->dir : "");
+            if (a->repair)
+                put_back = "", repair[0] = 0;
+            else if (given == n)
+                put_back = "; --repair cannot make it again: put back what the run was given, as said above";
+            cairn_fail(err, err->code, "%s: %zu bad%s%s", a->dir, n, put_back, repair);
             return;
         }
 }
@@ -364,8 +454,10 @@ int cairn_verb_verify(int argc, char **argv)
     }
     if (cairn_run_there(a.dir))
         TRY(run_files(&a, &run, &err));
+    else
+        TRY(run_lost(&a, &err));
     if (a.repair && !run)
-        TRY(cairn_fail(&err, CAIRN_EDATA, "%s: its own files are damaged; nothing else can be repaired before they are", a.dir));
+        TRY(cairn_fail(&err, CAIRN_EDATA, "%s: its own files are damaged; put them back as said above, then the rest can be repaired", a.dir));
     o.deep = a.deep;
     if (!cairn_run_there(a.dir)) { /* a part of a run: its inputs stand in the run */
         real = realpath(a.dir, NULL);

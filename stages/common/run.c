@@ -10,6 +10,7 @@
 #include "stages/common/run.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -95,6 +96,9 @@ static enum cairn_status recipe_load(struct cairn_run *r, struct cairn_error *er
 
     if (!path)
         TRY(CAIRN_NOMEM(err));
+    if (!cairn_path_exists(path))
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s is missing; put back the recipe that the run was made with (science and layout keys of hash %s)", path,
+                       hex ? hex : "unknown"));
     TRY(cairn_recipe_from_resolved(&r->frozen, path, err));
     r->recipe = r->frozen;
     TRY(cairn_recipe_hash(r->frozen, &r->frozen_hash, err));
@@ -150,6 +154,20 @@ enum cairn_status cairn_run_open(struct cairn_run **out, const char *dir, struct
         TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s: no run here (run.json is missing); make one with: cairn init RECIPE --run %s", dir, dir));
     TRY(info_load(r, err));
     TRY(recipe_load(r, err));
+    *out = r;
+    r = NULL;
+out:
+    cairn_run_close(r);
+    return st;
+}
+
+enum cairn_status cairn_run_open_bare(struct cairn_run **out, const char *dir, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_run *r = NULL;
+
+    TRY(run_create(&r, dir, err));
+    TRY(info_load(r, err));
     *out = r;
     r = NULL;
 out:
@@ -250,9 +268,23 @@ out:
     return st;
 }
 
+/* What to do about an outside file at p that is missing or another: the digest says which file it must be; the run's own copy can be
+ * made again as long as the file that it was taken from is what it was. */
+static enum cairn_status outside_lost(const char *key, const char *p, const char *original, const char *hex, const char *what, struct cairn_error *err)
+{
+    struct cairn_digest want, have;
+
+    if (!strcmp(p, original))
+        return cairn_fail(err, CAIRN_EDATA, "%s: %s %s; put back the file with digest %s, or start a new run", key, p, what, hex);
+    if (cairn_digest_parse(hex, &want) && cairn_digest_file(original, &have, NULL, NULL) == CAIRN_OK && cairn_digest_equal(want, have))
+        return cairn_fail(err, CAIRN_EDATA, "%s: %s %s; put it back: cp %s %s", key, p, what, original, p);
+    return cairn_fail(err, CAIRN_EDATA, "%s: %s %s; put back the file with digest %s, which was at %s, or start a new run", key, p, what, hex, original);
+}
+
 enum cairn_status cairn_run_outside(const struct cairn_run *r, const char *key, char **path, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
+    char what[120];
     const json_t *o = json_object_get(json_object_get(r->info, "outside"), key);
     const char *where = "run.json", *original, *hex, *copy;
     struct cairn_digest want, have;
@@ -270,10 +302,12 @@ enum cairn_status cairn_run_outside(const struct cairn_run *r, const char *key, 
         TRY(CAIRN_NOMEM(err));
     if (!cairn_digest_parse(hex, &want))
         TRY(cairn_fail(err, CAIRN_EDATA, "%s/run.json: %s: bad digest", r->dir, key));
+    if (!cairn_path_exists(p))
+        TRY(outside_lost(key, p, original, hex, "is missing", err));
     TRY(cairn_digest_file(p, &have, &now, err));
+    snprintf(what, sizeof what, "changed since the run was made (%lld bytes then, %lld now)", (long long)size, (long long)now);
     if (now != size || !cairn_digest_equal(want, have))
-        TRY(cairn_fail(err, CAIRN_EDATA, "%s: %s changed since the run was made (%lld bytes then, %lld now); put the old file back, or start a new run",
-                       key, p, (long long)size, (long long)now));
+        TRY(outside_lost(key, p, original, hex, what, err));
     *path = p;
     p = NULL;
 out:
@@ -355,6 +389,8 @@ static enum cairn_status outside_same(void *arg, const char *key, const char *pa
         return cairn_fail(err, CAIRN_EDATA, "%s/run.json: no digest for %s", r->dir, key);
     if (!cairn_path_exists(path) && json_object_get(o, "copy"))
         return CAIRN_OK; /* the run has its own copy */
+    if (!cairn_path_exists(path))
+        return outside_lost(key, path, was, hex, "is missing", err);
     st = cairn_digest_file(path, &have, NULL, err);
     if (st != CAIRN_OK)
         return st;

@@ -44,6 +44,8 @@ struct cairn_run {
 int cairn_run_there(const char *dir);
 /* CAIRN_ENOINPUT if DIR is no run, CAIRN_ERECIPE / CAIRN_EDATA if its files are damaged. */
 enum cairn_status cairn_run_open(struct cairn_run **out, const char *dir, struct cairn_error *err);
+/* By run.json alone, for who looks at a run whose other files are damaged: no recipe, no amendments, no hash; cairn_run_outside works. */
+enum cairn_status cairn_run_open_bare(struct cairn_run **out, const char *dir, struct cairn_error *err);
 void cairn_run_close(struct cairn_run *r);
 
 /* Makes DIR a run (takes recipe over on success): resolves outside files (prompts, tokenizer, eval sets, base) by size and digest, copies small ones below
