@@ -86,7 +86,15 @@ hf() { # DIR: a HuggingFace directory to spoil
     says "policy/000001" "1 bad; to fall back to what is good: cairn verify --repair $dir"
     [ "$(printf '%s\n' "$output" | grep -c "$(basename "$shard")")" = 1 ] || { echo "not said once: $output"; return 1; }
     is 65 "$cairn" run "$micro" --run "$dir" --quiet
-    says "$(basename "$shard")"
+    says "$(basename "$shard")" "before it is run again: cairn verify --repair $dir"
+    is 0 "$cairn" status "$dir"
+    says "failed" "$(basename "$shard")" "to go on: cairn verify --repair $dir"
+    cp -r "$dir" "$dir.mended"
+    is 0 "$cairn" verify --repair "$dir.mended"
+    is 0 "$cairn" status "$dir.mended"
+    says "cairn verify --repair took it to quarantine/0001; to be made again" "to go on: cairn run $dir.mended/recipe.yaml"
+    [[ $output != *killed* ]]
+    is 0 "$cairn" run "$micro" --run "$dir.mended" --quiet
     # Found before HDF5 opens the file: the format's own first bytes, too.
     flip "$shard" 0
     is 65 "$cairn" verify --deep "$dir"
@@ -98,6 +106,10 @@ hf() { # DIR: a HuggingFace directory to spoil
     is 65 "$cairn" verify "$dir"
     says "policy/000001/MANIFEST.json"
     is 65 "$cairn" run "$micro" --run "$dir" --quiet
+    says "cairn verify --repair $dir takes it out"
+    is 0 "$cairn" status "$dir"
+    says "to go on: cairn verify --repair $dir"
+    [[ $output != *"cairn run"* ]]
     rm -rf "$dir"
     copy
     shard=$(ls "$dir"/step/000001/train/a*/*.h5 | head -1)
@@ -153,7 +165,10 @@ hf() { # DIR: a HuggingFace directory to spoil
     copy
     echo '{"id":"new","prompt":"1?","answer":"1"}' >>"$dir/files/data.prompts.0"
     is 65 "$cairn" run "$micro" --run "$dir" --quiet
-    says "data.prompts.0" "put it back: cp $root/recipes/data/tiny/train.jsonl $dir/files/data.prompts.0"
+    says "data.prompts.0" "put it back: cp $root/recipes/data/tiny/train.jsonl $dir/files/data.prompts.0" \
+        "how to put back what the run was given: cairn verify $dir"
+    is 0 "$cairn" status "$dir"
+    says "to go on: cairn verify $dir"
     is 65 "$cairn" verify "$dir"
     says "put it back: cp " "1 bad; --repair cannot make it again: put back what the run was given"
     is 65 "$cairn" verify --repair "$dir"

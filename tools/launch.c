@@ -267,8 +267,7 @@ static enum cairn_status verdict(const struct child *c, struct cairn_error *err)
         signo = code - 128;
     if (signo && code < 0 && c->ranks > 1 &&
         cairn_stop_requested()) /* mpirun itself: some signals it does not survive while it starts */
-        st = cairn_fail(err, CAIRN_EAGAIN, "%s: mpirun was stopped, and died of signal %d (%s); run again to go on", link, signo,
-                        strsignal(signo));
+        st = cairn_fail(err, CAIRN_EAGAIN, "%s: mpirun was stopped on request while it started; run again to go on", link);
     else if (signo) /* from outside (an administrator, the kernel out of memory), or by a fault of its own */
         st = cairn_fail(err, from_outside(signo) ? CAIRN_EAGAIN : CAIRN_EBUG,
                         "%s: %scairn-%s%s was killed by signal %d (%s); run again to go on", link, code > 0 ? "a rank of " : "",

@@ -15,6 +15,7 @@
 #include "stages/common/place.h"
 #include "tools/check/check.h"
 #include "tools/cli.h"
+#include "tools/failure.h"
 #include "tools/fit.h"
 #include "tools/launch.h"
 #include "tools/recipe_args.h"
@@ -100,6 +101,22 @@ static void mismatch_locate(const struct cairn_run *run, struct cairn_error *err
         cairn_warn("the gate could not look where: %s", found.text);
 }
 
+/* Something that the link reads is damaged: the same call would end the same way, so err says what to do before it. 1: it does. */
+static int advise(const struct cairn_run *run, const struct cairn_link *l, struct cairn_error *err)
+{
+    json_t *event = cairn_link_event(run, l);
+    enum cairn_failure f = cairn_failure_of(run, l, event);
+    char next[4300];
+
+    int says = cairn_failure_next(f, run, next, sizeof next);
+
+    if (says)
+        cairn_fail(err, err->code, "%.250s; %s: %.200s", err->text,
+                   f == CAIRN_FAILURE_ARTEFACT ? "before it is run again" : "how to put back what the run was given", next);
+    json_decref(event);
+    return says;
+}
+
 /* An evaluation that does not come out holds no training up: it is told, and tried again by the next call. What it told is in *bad. */
 static enum cairn_status link_run(const struct cairn_run *run, const struct cairn_link *l, const struct args *a, struct cairn_error *bad,
                                   struct cairn_error *err)
@@ -110,6 +127,8 @@ static enum cairn_status link_run(const struct cairn_run *run, const struct cair
     if (l->eval && l->stage == CAIRN_STAGE_SCORE && !cairn_link_done(run, &rollout))
         return CAIRN_OK; /* told */
     st = cairn_launch(run, l, a->quiet || a->json, err);
+    if (st == CAIRN_EDATA)
+        advise(run, l, err);
     if (st != CAIRN_OK && st != CAIRN_EAGAIN && l->eval && !cairn_stop_requested()) {
         cairn_warn("%s; training goes on", err->text);
         if (bad->code == CAIRN_OK)
@@ -162,6 +181,9 @@ static enum cairn_status chain_run(const struct cairn_run *run, const struct arg
         st = cairn_launch_resident(run, a->quiet || a->json, a->json || !a->quiet ? told : NULL, &(struct telling){run, a->json}, err);
         if (st == CAIRN_ENUMERIC)
             mismatch_locate(run, err);
+        for (int i = 0; i < n && st == CAIRN_EDATA; i++)
+            if (!cairn_link_done(run, &chain[i]) && advise(run, &chain[i], err))
+                break;
         goto out;
     }
     for (int i = 0; i < n; i++) {

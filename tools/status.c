@@ -20,10 +20,9 @@
 #include "stages/common/lock.h"
 #include "stages/common/run.h"
 #include "tools/cli.h"
+#include "tools/failure.h"
 #include "tools/stored.h"
 #include "tools/verbs.h"
-
-#define TAIL_BYTES (256 << 10)
 
 struct args {
     const char *dir;
@@ -50,49 +49,6 @@ static const struct argp argp = {options, NULL, "DIR",
                                  "Examples:\n  cairn status /tmp/tiny\n  cairn status /tmp/tiny --json",
                                  NULL, NULL, NULL};
 
-/* The last event of a link in the stage's log, or NULL. New reference. */
-static json_t *last_event(const struct cairn_run *run, const struct cairn_link *l)
-{
-    char *relative = cairn_format("log/%s.jsonl", cairn_stage_name(l->stage)), *path = relative ? cairn_run_path(run, relative) : NULL;
-    char *text = malloc(TAIL_BYTES + 1), *line, *save = NULL;
-    json_t *found = NULL;
-    int64_t size = path ? cairn_file_size(path) : -1;
-    int fd = size > 0 && text ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    size_t n = size > TAIL_BYTES ? TAIL_BYTES : (size_t)(size > 0 ? size : 0);
-    ssize_t got = fd >= 0 ? pread(fd, text, n, size - (int64_t)n) : 0;
-
-    if (fd >= 0)
-        close(fd);
-    if (got > 0) {
-        text[got] = 0;
-        for (line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-            json_t *v = json_loads(line, 0, NULL); /* a torn line (the first, or one being written) is passed over */
-            const char *eval = json_string_value(json_object_get(v, "eval"));
-
-            if (v && json_integer_value(json_object_get(v, "step")) == l->step && json_is_string(json_object_get(v, "ev")) &&
-                !strcmp(eval ? eval : "", l->eval ? l->eval : "")) {
-                /* how far it was stands in progress events only; what came last stays the event */
-                if (found && !json_object_get(v, "total") && json_object_get(found, "total")) {
-                    json_object_set(v, "done", json_object_get(found, "done"));
-                    json_object_set(v, "total", json_object_get(found, "total"));
-                }
-                if (!strcmp(json_string_value(json_object_get(v, "ev")), "start")) {
-                    json_object_del(v, "done");
-                    json_object_del(v, "total");
-                }
-                json_decref(found);
-                found = v;
-            } else {
-                json_decref(v);
-            }
-        }
-    }
-    free(relative);
-    free(path);
-    free(text);
-    return found;
-}
-
 /* 1: the manifest is there and cannot be read; why goes into reason. */
 static int manifest_damaged(const struct cairn_run *run, const struct cairn_link *l, char *reason, size_t n)
 {
@@ -107,9 +63,27 @@ static int manifest_damaged(const struct cairn_run *run, const struct cairn_link
     return damaged;
 }
 
-/* One row: {step, stage, state, job, progress, reason, next}. `first`: the first link that is not done. */
+/* What became of a link that nobody is at work on, from its last event (NULL: none): its state; why, in reason. */
+static const char *ended(const struct cairn_run *run, const struct cairn_link *l, const json_t *event, char *reason, size_t n)
+{
+    const char *ev = json_string_value(json_object_get(event, "ev")), *text = json_string_value(json_object_get(event, "text"));
+    char place[64];
+
+    if (ev && !strcmp(ev, "committed")) { /* and is not there: somebody took it away */
+        if (cairn_link_quarantined(run, l, place, sizeof place))
+            snprintf(reason, n, "cairn verify --repair took it to %s; to be made again", place);
+        else
+            snprintf(reason, n, "was committed once and is not there any more; to be made again");
+        return "waiting";
+    }
+    snprintf(reason, n, "%s", text ? text : ev ? "it was stopped or killed" : "nobody is at work");
+    return !ev ? "waiting" : strcmp(ev, "failed") ? "stopped" : "failed";
+}
+
+/* One row: {step, stage, state, job, progress, reason, next}. `first`: the first link that is not done. *damaged counts the done ones whose
+ * manifest is damaged. */
 static json_t *row_make(const struct cairn_run *run, struct cairn_trail *trail, const struct cairn_link *l, int done, const struct cairn_link *first,
-                        int locked, const char *holder)
+                        int locked, const char *holder, int *damaged)
 {
     const char *state = "waiting";
     char stage[300], reason[500] = "", next[4300] = "";
@@ -125,15 +99,13 @@ static json_t *row_make(const struct cairn_run *run, struct cairn_trail *trail, 
         snprintf(stage, sizeof stage, "%s", cairn_stage_name(l->stage));
     if (done && manifest_damaged(run, l, reason, sizeof reason)) {
         state = "failed";
-        snprintf(next, sizeof next, "cairn verify --repair %s", run->dir);
+        ++*damaged;
+        cairn_failure_next(CAIRN_FAILURE_ARTEFACT, run, next, sizeof next);
     } else if (done) {
         state = "done";
         progress = 1;
     } else if (l == first || (job.state && strcmp(job.state, "queued"))) {
-        const char *ev, *text;
-
-        event = last_event(run, l);
-        ev = json_string_value(json_object_get(event, "ev"));
+        event = cairn_link_event(run, l);
         if (json_is_number(json_object_get(event, "total")) && json_number_value(json_object_get(event, "total")) > 0)
             progress = json_number_value(json_object_get(event, "done")) / json_number_value(json_object_get(event, "total"));
         if (job.state) {
@@ -144,14 +116,17 @@ static json_t *row_make(const struct cairn_run *run, struct cairn_trail *trail, 
             state = "running";
             snprintf(reason, sizeof reason, "%s", holder);
         } else {
-            state = ev && !strcmp(ev, "failed") ? "failed" : ev ? "stopped" : "waiting";
-            text = json_string_value(json_object_get(event, "text"));
-            snprintf(reason, sizeof reason, "%s", text ? text : ev ? "it was stopped or killed" : "nobody is at work");
-            if (cairn_trail_used(trail))
+            state = ended(run, l, event, reason, sizeof reason);
+            if (*damaged) {
+                snprintf(reason, sizeof reason, "waits for the repair of what is damaged");
+                cairn_failure_next(CAIRN_FAILURE_ARTEFACT, run, next, sizeof next);
+            } else if (cairn_trail_used(trail))
                 snprintf(next, sizeof next, "cairn submit %s", run->dir);
             else
                 snprintf(next, sizeof next, "cairn run %s/recipe.yaml --run %s", run->dir, run->dir);
         }
+        if (!strcmp(state, "failed")) /* the same call again would end the same way */
+            cairn_failure_next(cairn_failure_of(run, l, event), run, next, sizeof next);
     } else if (job.state) {
         state = job.state;
         snprintf(reason, sizeof reason, "%s", job.reason);
@@ -176,7 +151,7 @@ static enum cairn_status status_make(const struct cairn_run *run, json_t **out, 
     struct cairn_trail *trail = NULL;
     char holder[400] = "";
     int64_t steps_done = 0;
-    int n = 0, locked;
+    int n = 0, locked, damaged = 0;
 
     TRY(cairn_run_chain(run, &chain, &n, err));
     TRY(cairn_trail_open(&trail, run, err));
@@ -188,7 +163,7 @@ static enum cairn_status status_make(const struct cairn_run *run, json_t **out, 
             first = &chain[i];
         if (done && chain[i].stage == CAIRN_STAGE_SYNC && chain[i].step > steps_done)
             steps_done = chain[i].step;
-        if (json_array_append_new(rows, row_make(run, trail, &chain[i], done, first, locked, holder)))
+        if (json_array_append_new(rows, row_make(run, trail, &chain[i], done, first, locked, holder, &damaged)))
             TRY(CAIRN_NOMEM(err));
     }
     o = json_pack("{s:s, s:I, s:I, s:o, s:O}", "run", run->dir, "steps_done", (json_int_t)steps_done, "steps_total",

@@ -50,10 +50,8 @@ void cairn_stage_progress(struct cairn_stage_ctx *ctx, const char *unit, int64_t
 
 enum cairn_status cairn_stage_stopping(struct cairn_error *err)
 {
-    int signo = cairn_stop_requested();
-
-    return signo ? cairn_fail(err, CAIRN_EAGAIN, "stopped by signal %d (%s); run again to go on", signo, strsignal(signo))
-                 : CAIRN_OK;
+    /* Which signal it was says nothing to who sent one: of a resident run SIGTERM arrives as SIGUSR1. */
+    return cairn_stop_requested() ? cairn_fail(err, CAIRN_EAGAIN, "stopped on request; run again to go on") : CAIRN_OK;
 }
 
 enum cairn_status cairn_stage_input(struct cairn_stage_ctx *ctx, const char *relative, struct cairn_reader **out,
@@ -114,11 +112,15 @@ out:
     return st;
 }
 
-static void event_tell(struct cairn_stage_ctx *ctx, const char *ev, const char *text)
+/* "code", of what failed or was stopped, tells whoever reads the log what kind of failure it was. */
+static void event_tell(struct cairn_stage_ctx *ctx, const char *ev, enum cairn_status code, const char *text)
 {
-    cairn_event(ctx->events, ev, cairn_stage_name(ctx->link.stage), ctx->link.step,
-                json_pack("{s:s?, s:I, s:s?}", "eval", ctx->link.eval, "attempt",
-                          (json_int_t)(ctx->attempt ? cairn_attempt_epoch(ctx->attempt) : 0), "text", text));
+    json_t *o = json_pack("{s:s?, s:I, s:s?}", "eval", ctx->link.eval, "attempt",
+                          (json_int_t)(ctx->attempt ? cairn_attempt_epoch(ctx->attempt) : 0), "text", text);
+
+    if (o && code != CAIRN_OK)
+        json_object_set_new(o, "code", json_integer(code));
+    cairn_event(ctx->events, ev, cairn_stage_name(ctx->link.stage), ctx->link.step, o);
 }
 
 static enum cairn_status prepare(struct cairn_stage_ctx *ctx, const struct cairn_stage_def *def, struct cairn_error *err)
@@ -173,7 +175,7 @@ static enum cairn_status attempt_open(struct cairn_stage_ctx *ctx, struct cairn_
         st = cairn_attempt_join(&ctx->attempt, ctx->dir, epoch, &o, err);
     TRY(cairn_ranks_agree(ctx, "joining the attempt", st, err));
     ctx->began = 1;
-    event_tell(ctx, "start", NULL);
+    event_tell(ctx, "start", CAIRN_OK, NULL);
 out:
     return st;
 }
@@ -198,7 +200,7 @@ static enum cairn_status commit(struct cairn_stage_ctx *ctx, struct cairn_error 
     TRY(cairn_attempt_commit(ctx->attempt, ctx->manifest, err));
     if (ctx->hollow && cairn_artefact_collected(ctx->dir)) /* another attempt may have been first with its data: those stay */
         TRY(cairn_artefact_collect(ctx->dir, NULL, NULL, err));
-    event_tell(ctx, "committed", NULL);
+    event_tell(ctx, "committed", CAIRN_OK, NULL);
 out:
     return st;
 }
@@ -217,7 +219,7 @@ static enum cairn_status stage_try(struct cairn_stage_ctx *ctx, const struct cai
         st = cairn_ranks_vote(ctx, cairn_attempt_failed(ctx->attempt, st, err), err);
     TRY(st);
     if (ctx->partial) {
-        event_tell(ctx, "share", NULL);
+        event_tell(ctx, "share", CAIRN_OK, NULL);
         goto out;
     }
     if (ctx->world->rank == 0)
@@ -227,7 +229,7 @@ out:
     cairn_progress_end(ctx->bar);
     ctx->bar = NULL;
     if (st != CAIRN_OK && ctx->events)
-        event_tell(ctx, st == CAIRN_EAGAIN ? "stopped" : "failed", err->text);
+        event_tell(ctx, st == CAIRN_EAGAIN ? "stopped" : "failed", st, err->text);
     cairn_attempt_end(ctx->attempt);
     ctx->attempt = NULL;
     if (st != CAIRN_OK || !ctx->resident)

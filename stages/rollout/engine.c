@@ -405,7 +405,7 @@ enum cairn_status cairn_engine_step(struct cairn_engine *e, cairn_engine_tell_fn
     enum cairn_status st = CAIRN_OK;
 
     if (cairn_stop_requested())
-        return cairn_fail(err, CAIRN_EAGAIN, "stopped by signal %d; run again to go on", cairn_stop_requested());
+        return cairn_fail(err, CAIRN_EAGAIN, "stopped on request; run again to go on");
     TRY(admit(e, err));
     drawn = e->nliving;
     TRY(rows_gather(e, &n, err));

@@ -1,0 +1,150 @@
+/* failure.c - see failure.h. */
+#include "tools/failure.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/str.h"
+#include "tools/quarantine.h"
+
+#define TAIL_BYTES (256 << 10)
+
+json_t *cairn_link_event(const struct cairn_run *run, const struct cairn_link *l)
+{
+    char *relative = cairn_format("log/%s.jsonl", cairn_stage_name(l->stage)), *path = relative ? cairn_run_path(run, relative) : NULL;
+    char *text = malloc(TAIL_BYTES + 1), *line, *save = NULL;
+    json_t *found = NULL;
+    int64_t size = path ? cairn_file_size(path) : -1;
+    int fd = size > 0 && text ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    size_t n = size > TAIL_BYTES ? TAIL_BYTES : (size_t)(size > 0 ? size : 0);
+    ssize_t got = fd >= 0 ? pread(fd, text, n, size - (int64_t)n) : 0;
+
+    if (fd >= 0)
+        close(fd);
+    if (got > 0) {
+        text[got] = 0;
+        for (line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+            json_t *v = json_loads(line, 0, NULL); /* a torn line (the first, or one being written) is passed over */
+            const char *eval = json_string_value(json_object_get(v, "eval"));
+
+            if (v && json_integer_value(json_object_get(v, "step")) == l->step && json_is_string(json_object_get(v, "ev")) &&
+                !strcmp(eval ? eval : "", l->eval ? l->eval : "")) {
+                /* how far it was stands in progress events only; what came last stays the event */
+                if (found && !json_object_get(v, "total") && json_object_get(found, "total")) {
+                    json_object_set(v, "done", json_object_get(found, "done"));
+                    json_object_set(v, "total", json_object_get(found, "total"));
+                }
+                if (!strcmp(json_string_value(json_object_get(v, "ev")), "start")) {
+                    json_object_del(v, "done");
+                    json_object_del(v, "total");
+                }
+                json_decref(found);
+                found = v;
+            } else {
+                json_decref(v);
+            }
+        }
+    }
+    free(relative);
+    free(path);
+    free(text);
+    return found;
+}
+
+/* Does the sentence name something in or of that path below a run? */
+static int names(const char *text, const char *relative)
+{
+    size_t n = strlen(relative);
+
+    for (const char *p = text; (p = strstr(p, relative)); p += n)
+        if (p > text && p[-1] == '/' && (p[n] == '/' || p[n] == ':' || p[n] == ' ' || !p[n]))
+            return 1;
+    return 0;
+}
+
+static int names_artefact(const struct cairn_run *run, const struct cairn_link *l, const char *text)
+{
+    char **input = NULL;
+    int n = 0, named = 0;
+
+    if (cairn_link_inputs(run, l, &input, &n, NULL) != CAIRN_OK)
+        return 0;
+    for (int i = 0; i < n && !named; i++)
+        named = names(text, input[i]);
+    cairn_strings_free(input, n);
+    return named;
+}
+
+/* "data.prompts.0: ...": as cairn_run_outside begins, a rank's name before it or not. */
+static int names_given(const struct cairn_run *run, const char *text)
+{
+    const char *key;
+    json_t *o;
+
+    json_object_foreach(json_object_get(run->info, "outside"), key, o)
+    {
+        const char *p = strstr(text, key);
+
+        if (p && (p == text || p[-1] == ' ') && cairn_starts_with(p + strlen(key), ": "))
+            return 1;
+    }
+    return 0;
+}
+
+/* 1: RUN/base leads to an import, which no run can make again. */
+static int base_given(const struct cairn_run *run)
+{
+    char *path = cairn_run_path(run, "base");
+    struct stat sb;
+    int link = path && !lstat(path, &sb) && S_ISLNK(sb.st_mode);
+
+    free(path);
+    return link;
+}
+
+enum cairn_failure cairn_failure_of(const struct cairn_run *run, const struct cairn_link *l, const json_t *event)
+{
+    const char *ev = json_string_value(json_object_get(event, "ev")), *text = json_string_value(json_object_get(event, "text"));
+
+    if (!ev || strcmp(ev, "failed") || !text || json_integer_value(json_object_get(event, "code")) != CAIRN_EDATA)
+        return CAIRN_FAILURE_OTHER;
+    if (names(text, "base") && base_given(run))
+        return CAIRN_FAILURE_GIVEN;
+    if (names_artefact(run, l, text))
+        return CAIRN_FAILURE_ARTEFACT;
+    return names_given(run, text) ? CAIRN_FAILURE_GIVEN : CAIRN_FAILURE_OTHER;
+}
+
+int cairn_failure_next(enum cairn_failure f, const struct cairn_run *run, char *next, size_t size)
+{
+    if (f != CAIRN_FAILURE_OTHER)
+        snprintf(next, size, "cairn verify %s%s", f == CAIRN_FAILURE_ARTEFACT ? "--repair " : "", run->dir);
+    return f != CAIRN_FAILURE_OTHER;
+}
+
+int cairn_link_quarantined(const struct cairn_run *run, const struct cairn_link *l, char *name, size_t size)
+{
+    char *relative = cairn_link_relative(l), *root = cairn_run_path(run, CAIRN_QUARANTINE_NAME);
+    struct cairn_names names = {0};
+    int there, newest = 0;
+
+    if (relative && root && cairn_dir_names(&names, root, &there, NULL) == CAIRN_OK)
+        for (size_t i = 0; i < names.n; i++) {
+            char *path = cairn_format("%s/%s/%s/MANIFEST.json", root, names.name[i], relative);
+
+            if (atoi(names.name[i]) > newest && path && cairn_path_exists(path)) {
+                newest = atoi(names.name[i]);
+                snprintf(name, size, "%s/%s", CAIRN_QUARANTINE_NAME, names.name[i]);
+            }
+            free(path);
+        }
+    cairn_names_free(&names);
+    free(relative);
+    free(root);
+    return newest > 0;
+}
