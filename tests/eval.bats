@@ -35,6 +35,13 @@ figure() {
     says "a: 6 problems, 24 answers" "b: 3 problems, 6 answers" "all sets: 9 problems, 30 answers"
 }
 
+@test "a number of samples that none can be: said with what can" {
+    for k in 0 -1 1000001 two; do
+        is 64 "$cairn" eval "$BATS_FILE_TMPDIR/run" --set "$BATS_FILE_TMPDIR/a.jsonl" -k "$k"
+        says "cairn eval: -k $k: expected 1 to 1000000 samples"
+    done
+}
+
 @test "a set can be given another name, and another name draws otherwise" {
     is 0 "$cairn" eval "$BATS_FILE_TMPDIR/run" --set "other=$BATS_FILE_TMPDIR/a.jsonl" -k 2 --json
     says '"set":"other"' '"responses":12'

@@ -81,7 +81,7 @@ int cairn_cli_parse(const struct argp *argp, int argc, char **argv, void *input,
 
 error_t cairn_bad_value(struct argp_state *state, const char *name, const char *arg, const char *expected)
 {
-    argp_error(state, "--%s %s: expected %s", name, arg, expected);
+    argp_error(state, "%s%s %s: expected %s", name[1] ? "--" : "-", name, arg, expected);
     return EINVAL;
 }
 

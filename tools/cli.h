@@ -48,7 +48,7 @@ struct cairn_cli_slot {
 /* For a verb's parser: puts the value into its slot (the list ends with {0}). ARGP_ERR_UNKNOWN if it has none; a value that is wrong
  * is told, EINVAL. */
 error_t cairn_cli_take(const struct cairn_cli_slot *slots, int key, char *arg, struct argp_state *state);
-/* Tells that `arg` is no value for --name, and what would be; EINVAL. */
+/* Tells that `arg` is no value for --name (a single letter: -n), and what would be; EINVAL. */
 error_t cairn_bad_value(struct argp_state *state, const char *name, const char *arg, const char *expected);
 /* cairn_cli_parse of a page without a parser: every value goes into its slot of *input. */
 int cairn_cli_read(const struct argp *argp, const struct cairn_cli_slot *slots, int argc, char **argv, void *input, int *done);

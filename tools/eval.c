@@ -36,7 +36,7 @@ struct arguments {
 enum { OPT_SET = 256, OPT_LIMIT, OPT_TEMPERATURE, OPT_TOP_P, OPT_MAX_NEW, OPT_GRADER };
 
 static const struct cairn_cli_slot slots[] = {
-    CAIRN_CLI_COUNT_AT('k', struct arguments, k, "k", 1, 1000000, "1 or more samples"),
+    CAIRN_CLI_COUNT_AT('k', struct arguments, k, "k", 1, 1000000, "1 to 1000000 samples"),
     CAIRN_CLI_COUNT_AT(OPT_LIMIT, struct arguments, limit, "limit", 1, 0x1p62, "1 or more problems"),
     CAIRN_CLI_COUNT_AT(OPT_MAX_NEW, struct arguments, max_new, "max-new", 1, INT32_MAX, "1 or more tokens"),
     CAIRN_CLI_NUMBER_AT(OPT_TEMPERATURE, struct arguments, temperature, "temperature", 0, 100, "0 to 100"),
