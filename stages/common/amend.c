@@ -128,7 +128,7 @@ static const char *line_refused(const char *line)
 }
 
 /* What is wrong with changing `before` into `after`, by class and key. */
-static enum cairn_status change_check(const struct cairn_recipe *before, const struct cairn_recipe *after, int64_t step,
+static enum cairn_status change_check(const char *dir, const struct cairn_recipe *before, const struct cairn_recipe *after, int64_t step,
                                       struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -137,8 +137,8 @@ static enum cairn_status change_check(const struct cairn_recipe *before, const s
 
     if (cairn_recipe_diff(before, after, CAIRN_OPS, &lines)) {
         lines.p[strcspn(lines.p, "\n")] = 0;
-        TRY(cairn_fail(err, CAIRN_ERECIPE,
-                       "%s: this key changes no number, it may change at any `cairn run RECIPE --run DIR key=value`", lines.p));
+        TRY(cairn_fail(err, CAIRN_ERECIPE, "%.200s: this key changes no number, it may change at any: cairn run %s/recipe.yaml --run %s key=value",
+                       lines.p, dir, dir));
     }
     cairn_str_clear(&lines);
     cairn_recipe_diff(before, after, CAIRN_AMENDABLE | CAIRN_MOVED, &lines);
@@ -167,7 +167,7 @@ static enum cairn_status change_at(const struct cairn_run *r, int64_t step, int 
     TRY(cairn_amendments_view(r, r->amendments, have, step, &before, err));
     TRY(cairn_amendments_view(r, r->amendments, have, step, &after, err));
     TRY(cairn_recipe_apply(after, n, set, NULL, err));
-    TRY(change_check(before, after, step, err));
+    TRY(change_check(r->dir, before, after, step, err));
     *changes = cairn_recipe_diff(before, after, CAIRN_AMENDABLE, diff);
     if (*changes)
         TRY(cairn_begin_amended(r, after, err));

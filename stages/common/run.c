@@ -407,6 +407,7 @@ static enum cairn_status outside_same(void *arg, const char *key, const char *pa
 static enum cairn_status recipe_same(struct cairn_run *r, struct cairn_recipe *recipe, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
+    const char *dir = strlen(r->dir) > 56 ? "DIR" : r->dir; /* where the sentence would not hold it four times */
     struct cairn_str diff = {0}, other = {0};
     int n = r->amendments ? r->amendments->n : 0, same = 0;
 
@@ -426,9 +427,9 @@ static enum cairn_status recipe_same(struct cairn_run *r, struct cairn_recipe *r
     if (diff.len && diff.p[diff.len - 1] == '\n')
         diff.p[--diff.len] = 0;
     TRY(cairn_fail(err, CAIRN_ERECIPE,
-                   "%s holds a run of another recipe: %.240s; to go on with that one: cairn run DIR/recipe.yaml --run DIR; to change it "
-                   "from a step on: cairn amend DIR key=value --from-step N; or take a new directory",
-                   r->dir, cairn_str_z(&diff)));
+                   "%s holds a run of another recipe: %.*s; to go on with that one: cairn run %s/recipe.yaml --run %s; to change it "
+                   "from a step on: cairn amend %s key=value --from-step N; or take a new directory",
+                   r->dir, dir == r->dir ? (int)(300 - 4 * strlen(dir)) : 240, cairn_str_z(&diff), dir, dir, dir));
 out:
     cairn_str_free(&diff);
     cairn_str_free(&other);
