@@ -27,6 +27,92 @@ setup_file() {
     ! diff -q <("$cairn" digest "$BATS_FILE_TMPDIR/whole") <("$cairn" digest "$BATS_TEST_TMPDIR/b") || false
 }
 
+amended() { # NAME [amendment...]: a run of four steps, amended from step 3 on
+    dir=$BATS_TEST_TMPDIR/$1
+    shift
+    cp -r "$BATS_FILE_TMPDIR/whole" "$dir"
+    "$cairn" amend "$dir" "$@" --from-step 3
+    "$cairn" run "$dir/recipe.yaml" --run "$dir" --quiet run.steps=4
+}
+
+@test "--train of an amended run: the amendments come along, with the original's digest" {
+    amended old train.learning_rate=0.02 rollout.samples=4
+    "$cairn" amend "$dir" train.learning_rate=0.05 --from-step 9
+    new=$BATS_TEST_TMPDIR/new
+    is 0 "$cairn" replay "$dir" --train --run "$new"
+    says "$new: amendment 1, from step 3 on, as $dir has it: train.learning_rate=0.02 rollout.samples=4"
+    diff <("$cairn" digest "$dir") <("$cairn" digest "$new")
+    [ ! -e "$new/recipe.amend-0002.json" ] # no replayed step sees it
+    grep -q "\"origin\": {\"number\":1,\"run\":\"$(sed -n 's/.*"uuid": *"\([0-9a-f]*\)".*/\1/p' "$dir/run.json")\"}" "$new/recipe.amend-0001.json"
+    is 0 "$cairn" verify --deep "$new"
+    is 0 "$cairn" status "$new" --json
+    says '"amendments":[{"from_step":3,"number":1,"origin":{"number":1,"run":'
+    is 0 "$cairn" replay "$dir" --train --run "$new" --quiet # called again: done
+    [ ! -e "$new/recipe.amend-0002.json" ]
+    # The old run goes on, is amended again, and so does the new one.
+    "$cairn" amend "$dir" train.learning_rate=0.03 --from-step 5
+    "$cairn" run "$dir/recipe.yaml" --run "$dir" --quiet run.steps=5
+    is 0 "$cairn" replay "$dir" --train --run "$new" --quiet
+    diff <("$cairn" digest "$dir") <("$cairn" digest "$new")
+    is 0 "$cairn" verify "$new"
+    # Now it reaches the one that was left out, which has an earlier number than one that was not.
+    "$cairn" run "$dir/recipe.yaml" --run "$dir" --quiet run.steps=9
+    is 78 "$cairn" replay "$dir" --train --run "$new" --quiet
+    says "but not number 2, from step 9 on: train.learning_rate=0.05" "name a new run"
+    is 0 "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/newer" --quiet
+    diff <("$cairn" digest "$dir" | grep -v '^5 eval') <("$cairn" digest "$BATS_TEST_TMPDIR/newer") # step 5 was its last one once
+}
+
+@test "--train of an amended run, killed before its amendments are written: the same call goes on" {
+    amended old train.learning_rate=0.02
+    "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/new" --quiet
+    for t in 0.02 0.04 0.06 0.1 0.2 0.4; do
+        timeout -s KILL "$t" "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/killed" --quiet >/dev/null 2>&1 || true
+    done
+    is 0 "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/killed" --quiet
+    diff <("$cairn" digest "$dir") <("$cairn" digest "$BATS_TEST_TMPDIR/killed")
+    is 0 "$cairn" verify "$BATS_TEST_TMPDIR/killed"
+}
+
+@test "--train of an amended run with key=value: the command line goes before an amendment, and it is told" {
+    amended old train.learning_rate=0.02 'train.clip={low: 0.1, high: 0.3}'
+    # The first settings throughout: as a run that was never amended, up to the rollouts that are another policy's.
+    new=$BATS_TEST_TMPDIR/new
+    is 0 "$cairn" replay "$dir" --train --run "$new" train.learning_rate=0.001 train.clip.low=0.15 train.on_policy=correct train.correction=tis
+    says "amendment 1, from step 3 on: train.clip={low: 0.1, high: 0.3} train.learning_rate=0.001 train.clip.low=0.15;" \
+        "$dir has train.learning_rate=0.02 train.clip={low: 0.1, high: 0.3} there, and the command line goes before it"
+    "$cairn" amend "$new" train.learning_rate=0.001 train.clip.low=0.15 train.clip.high=0.3 --from-step 9 | grep -q 'nothing to amend'
+    is 0 "$cairn" verify "$new"
+    # The words belong to the new run: without them another one would come out.
+    is 78 "$cairn" replay "$dir" --train --run "$new" --quiet train.clip.low=0.15 train.on_policy=correct train.correction=tis
+    says "took amendment 1 of $dir along as, from step 3 on:"
+    is 0 "$cairn" replay "$dir" --train --run "$new" --quiet train.learning_rate=0.001 train.clip.low=0.15 train.on_policy=correct \
+        train.correction=tis
+}
+
+@test "--train of an amended run: what cannot come along is refused before anything is made" {
+    amended old train.correction=tis train.on_policy=correct
+    is 78 "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/new" --quiet train.correction=none
+    says "amendment 1 of $dir" "train.on_policy" "train.correction"
+    [ ! -e "$BATS_TEST_TMPDIR/new" ]
+    rm -rf "$dir"
+    amended old kernels.backend=cpu
+    export CAIRN_CUDA_OBJECT=cairn-nothing.so
+    is 72 "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/new" --quiet kernels.backend=cuda
+    [ ! -e "$BATS_TEST_TMPDIR/new" ]
+}
+
+@test "--train of a slice of an amended run: an amendment sets in with the first step that saw it" {
+    amended old train.learning_rate=0.02
+    new=$BATS_TEST_TMPDIR/new
+    is 0 "$cairn" replay "$dir" --train --run "$new" --quiet --only step=2,4 train.on_policy=correct train.correction=tis
+    is 0 "$cairn" status "$new"
+    says "amended from step 2 on: train.learning_rate=0.02"
+    is 0 "$cairn" verify "$new"
+    is 0 "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/first" --quiet --only step=1-2
+    [ ! -e "$BATS_TEST_TMPDIR/first/recipe.amend-0001.json" ]
+}
+
 @test "--score: beside the run's own, what changed, no line in digest" {
     dir=$BATS_TEST_TMPDIR/run
     cp -r "$BATS_FILE_TMPDIR/whole" "$dir"

@@ -73,7 +73,8 @@ static const struct argp argp = {
     options, option,
     "DIR --score RECIPE [key=value ...]\nDIR --train --run NEW [key=value ...]\nDIR --regenerate [--sample P]\nDIR --export FILE\n"
     "RECIPE --from FILE --run NEW [key=value ...]",
-    "Uses stored rollouts again, all or a slice of them (--only). FILE: JSON lines {\"id\", \"prompt\", \"answer\", \"responses\": [{\"text\"}]}; "
+    "Uses stored rollouts again, all or a slice of them (--only). --train takes DIR's amendments along; a key=value goes before what they say of that "
+    "key. FILE: JSON lines {\"id\", \"prompt\", \"answer\", \"responses\": [{\"text\"}]}; "
     "a response may bring \"ids\", with \"logprobs\", and \"finish\" (\"stop\" or \"length\").\v"
     "Examples:\n  cairn replay /tmp/tiny -s recipes/tiny.yaml --only verdict=wrong --changes\n"
     "  cairn replay /tmp/tiny --regenerate --sample 0.05",

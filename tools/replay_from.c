@@ -447,6 +447,8 @@ static enum cairn_status recipe_make(struct cairn_recipe **out, const struct cai
     list[n++] = "run.steps=1";
     if (cairn_path_is_dir(o->recipe.recipe)) {
         TRY(cairn_run_open(&old, o->recipe.recipe, err));
+        if (old->amendments)
+            cairn_info("%s: its recipe is taken as recipe.yaml has it, without its amendments", old->dir);
         TRY(cairn_replay_recipe(out, old, o, n, list, err));
         goto out;
     }

@@ -1,7 +1,7 @@
 /* replay_train.c - trains again from another run's rollouts (replay.h).
  *
- * NEW has the old run's recipe with the overrides laid over it. Its chain is walked as `cairn run` does, but for the rollouts of training steps,
- * which are copied: their inputs name the original by digest ("file:origin"), not a policy of NEW. Scores, training, policies and evaluations are
+ * NEW has the old run's recipe and amendments with the overrides laid over them (replay_recipe.h). Its chain is walked as `cairn run` does, but for
+ * the rollouts of training steps, which are copied: their inputs name the original by digest ("file:origin"), not a policy of NEW. Scores, training, policies and evaluations are
  * made anew, so with unchanged settings NEW's digest is the old run's. The warm start is copied where nothing that it depends on has changed.
  * A slice (--only) leaves the other rollouts in place, unused; steps that are not meant or have nothing that is are left out, and those that
  * remain are steps 1, 2, ... of NEW.
@@ -17,17 +17,11 @@
 #include "ckpt/retention.h"
 #include "stages/common/place.h"
 #include "tools/artefact_copy.h"
-#include "tools/fit.h"
 #include "tools/launch.h"
 #include "tools/replay.h"
+#include "tools/replay_recipe.h"
 #include "tools/replay_stored.h"
 #include "tools/trail.h"
-
-/* Where the steps of the new run come from. */
-struct sources {
-    int64_t *step; /* (n) of the old run, ascending: step[k - 1] becomes step k */
-    int64_t n;
-};
 
 /* Keys (or their sections, with the dot) that a warm start and the policy it yields do not depend on. */
 static const char *const behind_warm_start[] = {
@@ -105,7 +99,7 @@ static enum cairn_status rollouts_copy(const struct cairn_run *old, const struct
     m = cairn_manifest_create(cairn_reader_manifest(w.reader)->kind, l->step, run->uuid);
     if (!m)
         TRY(CAIRN_NOMEM(err));
-    m->recipe = run->hash;
+    m->recipe = cairn_run_hash(run, l->step);
     TRY(cairn_manifest_add_input(m, "file:origin", cairn_reader_manifest(w.reader)->digest, err));
     if (json_object_set_new(m->info, "copied_from", json_pack("{s:s, s:s}", "run", old->uuid, "path", cairn_reader_path(w.reader))))
         TRY(CAIRN_NOMEM(err));
@@ -168,7 +162,7 @@ out:
 }
 
 /* Steps whose rollouts are there and meant; of those from 1 on without a gap. */
-static enum cairn_status sources_find(const struct cairn_run *old, const struct cairn_only *only, struct sources *s, struct cairn_error *err)
+static enum cairn_status sources_find(const struct cairn_run *old, const struct cairn_only *only, struct cairn_replay_sources *s, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     char *dir = NULL;
@@ -205,28 +199,7 @@ out:
     return st;
 }
 
-static enum cairn_status recipe_make(struct cairn_recipe **out, const struct cairn_run *old, const struct cairn_replay_opts *o, int64_t steps,
-                                     struct cairn_error *err)
-{
-    enum cairn_status st = CAIRN_OK;
-    char *origin = cairn_format("run %s%s", old->uuid, cairn_str_z(&o->only.text)), *extra[2] = {NULL, NULL};
-
-    extra[0] = origin ? cairn_replay_override("run.origin", origin) : NULL;
-    extra[1] = cairn_format("run.steps=%lld", (long long)steps);
-    if (!extra[0] || !extra[1])
-        TRY(CAIRN_NOMEM(err));
-    TRY(cairn_replay_recipe(out, old, o, 2, (const char *const *)extra, err));
-    if (cairn_recipe_i64(*out, "run.steps") > steps)
-        TRY(cairn_recipe_fail(*out, "run.steps", err, "%lld: %s has rollouts of %lld steps only", (long long)cairn_recipe_i64(*out, "run.steps"),
-                              old->dir, (long long)steps));
-out:
-    free(origin);
-    free(extra[0]);
-    free(extra[1]);
-    return st;
-}
-
-static enum cairn_status chain_walk(const struct cairn_run *old, const struct cairn_run *run, const struct sources *from,
+static enum cairn_status chain_walk(const struct cairn_run *old, const struct cairn_run *run, const struct cairn_replay_sources *from,
                                     const struct cairn_replay_opts *o, struct cairn_error *err)
 {
     int quiet = o->quiet || o->json, warm_same = warm_start_same(old->recipe, run->recipe), n = 0;
@@ -262,7 +235,8 @@ enum cairn_status cairn_replay_train(const struct cairn_replay_opts *o, struct c
     struct cairn_run *old = NULL, *run = NULL;
     struct cairn_recipe *recipe = NULL;
     struct cairn_place place = {0};
-    struct sources from = {0};
+    struct cairn_replay_sources from = {0};
+    struct cairn_replay_along along = {0};
     char *there = NULL;
 
     TRY(cairn_run_open(&old, o->recipe.recipe, err));
@@ -270,11 +244,12 @@ enum cairn_status cairn_replay_train(const struct cairn_replay_opts *o, struct c
     if (there && !strcmp(there, old->dir))
         TRY(cairn_fail(err, CAIRN_EUSAGE, "--run %s is the run whose rollouts are to be used; name a new one", o->recipe.run));
     TRY(sources_find(old, &o->only, &from, err));
-    TRY(recipe_make(&recipe, old, o, from.n, err));
+    TRY(cairn_replay_along_make(&along, &recipe, old, o, &from, err));
     TRY(cairn_place_take(&place, o->recipe.run, 1, err));
-    TRY(cairn_fit_new(o->recipe.run, recipe, err));
+    TRY(cairn_replay_along_fit(&along, err));
     TRY(cairn_run_init(&run, o->recipe.run, recipe, err));
     recipe = NULL;
+    TRY(cairn_replay_along_write(&along, &run, err));
     TRY(chain_walk(old, run, &from, o, err));
     cairn_info("%s: trained again from %lld steps of %s", run->dir, (long long)from.n, old->dir);
 out:
@@ -282,6 +257,7 @@ out:
     cairn_run_close(old);
     cairn_place_leave(&place);
     cairn_recipe_free(recipe);
+    cairn_replay_along_free(&along);
     free(from.step);
     free(there);
     return st;

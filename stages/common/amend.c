@@ -127,9 +127,8 @@ static const char *line_refused(const char *line)
     return NULL;
 }
 
-/* What is wrong with changing `before` into `after`, by class and key. */
-static enum cairn_status change_check(const char *dir, const struct cairn_recipe *before, const struct cairn_recipe *after, int64_t step,
-                                      struct cairn_error *err)
+enum cairn_status cairn_amendment_check(const char *dir, const struct cairn_recipe *before, const struct cairn_recipe *after, int64_t step,
+                                        struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_str lines = {0};
@@ -167,7 +166,7 @@ static enum cairn_status change_at(const struct cairn_run *r, int64_t step, int 
     TRY(cairn_amendments_view(r, r->amendments, have, step, &before, err));
     TRY(cairn_amendments_view(r, r->amendments, have, step, &after, err));
     TRY(cairn_recipe_apply(after, n, set, NULL, err));
-    TRY(change_check(r->dir, before, after, step, err));
+    TRY(cairn_amendment_check(r->dir, before, after, step, err));
     *changes = cairn_recipe_diff(before, after, CAIRN_AMENDABLE, diff);
     if (*changes)
         TRY(cairn_begin_amended(r, after, err));
@@ -224,8 +223,10 @@ static enum cairn_status count_save(struct cairn_run *r, int n, struct cairn_err
     return cairn_run_save_info(r, err);
 }
 
-enum cairn_status cairn_run_amend(struct cairn_run *r, int64_t from, int n, const char *const *set, int dry, int *number,
-                                  struct cairn_str *diff, struct cairn_error *err)
+/* copy: the amendment of another run that this one is to be, or NULL. A copy is written even where it changes nothing: it says that it was
+ * heard. */
+static enum cairn_status amend(struct cairn_run *r, int64_t from, int n, const char *const *set, const struct cairn_amendment *copy, int dry,
+                               int *number, struct cairn_str *diff, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     int have = r->amendments ? r->amendments->n : 0, changes = 0, any;
@@ -250,16 +251,18 @@ enum cairn_status cairn_run_amend(struct cairn_run *r, int64_t from, int n, cons
         TRY(st);
         changes += any;
     }
-    if (!changes) {
+    if (!changes && !copy) {
         if (!dry)
             TRY(count_save(r, have, err));
         goto out;
     }
-    TRY(cairn_artefact_walk(r->dir, reached_look, &reached, err));
+    if (changes)
+        TRY(cairn_artefact_walk(r->dir, reached_look, &reached, err));
     if (reached.path[0])
         TRY(cairn_fail(err, CAIRN_ERECIPE, "%s is committed: it was made by the recipe as it is; amend from step %lld on, or later",
                        reached.path, (long long)reached.step + 1));
-    TRY(idle_check(r, from, err));
+    if (changes)
+        TRY(idle_check(r, from, err));
     if (have >= CAIRN_AMENDMENTS_MAX)
         TRY(cairn_fail(err, CAIRN_ERECIPE, "%s has %d amendments; there is no room for more", r->dir, have));
     TRY(cairn_amendments_view(r, r->amendments, have, INT64_MAX, &all, err));
@@ -277,7 +280,7 @@ enum cairn_status cairn_run_amend(struct cairn_run *r, int64_t from, int n, cons
     o = json_pack("{s:s, s:i, s:i, s:s, s:I, s:O, s:s, s:s, s:f}", "format", "cairn amendment", "version", 1, "number", *number,
                   "run", r->uuid, "from_step", (json_int_t)from, "set", list, "recipe", hex, "cairn", cairn_build_version(), "wall",
                   cairn_wall_s());
-    if (!o)
+    if (!o || (copy && json_object_set_new(o, "origin", json_pack("{s:s, s:i}", "run", copy->origin, "number", copy->origin_number))))
         TRY(CAIRN_NOMEM(err));
     TRY(amendment_write(r, *number, o, err));
     TRY(count_save(r, *number, err));
@@ -285,5 +288,29 @@ out:
     cairn_recipe_free(all);
     json_decref(list);
     json_decref(o);
+    return st;
+}
+
+enum cairn_status cairn_run_amend(struct cairn_run *r, int64_t from, int n, const char *const *set, int dry, int *number,
+                                  struct cairn_str *diff, struct cairn_error *err)
+{
+    return amend(r, from, n, set, NULL, dry, number, diff, err);
+}
+
+enum cairn_status cairn_run_amend_copy(struct cairn_run *r, const struct cairn_amendment *copy, int *number, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    size_t n = json_array_size(copy->set);
+    const char **set = calloc(n + 1, sizeof *set);
+    struct cairn_str diff = {0};
+
+    if (!set)
+        TRY(CAIRN_NOMEM(err));
+    for (size_t i = 0; i < n; i++)
+        set[i] = json_string_value(json_array_get(copy->set, i));
+    TRY(amend(r, copy->from_step, (int)n, set, copy, 0, number, &diff, err));
+out:
+    cairn_str_free(&diff);
+    free(set);
     return st;
 }

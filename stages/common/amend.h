@@ -4,7 +4,8 @@
  * a checked document (ckpt/manifest.h):
  *     {"format": "cairn amendment", "version": 1, "number": 1, "run": "<uuid>", "from_step": 12,
  *      "set": ["train.learning_rate=5e-7", ...], "recipe": "<hash of recipe.yaml with this and all lower numbers laid over it>",
- *      "cairn": "<version>", "wall": <seconds since 1970>}
+ *      "cairn": "<version>", "wall": <seconds since 1970>,
+ *      "origin": {"run": "<uuid>", "number": 1}}              only where it was taken along from that run (cairn replay --train)
  * run.json holds how many there are, written after each, so that one which is lost is missed.
  * What step s is made by: recipe.yaml with all amendments of from_step <= s, in the order of their numbers (a later word overrules an
  * earlier one). Its hash is what the artefacts of step s carry. Step s means rollout, score, train, the policy that sync yields and the
@@ -26,6 +27,8 @@ struct cairn_amendment {
     int64_t from_step;
     json_t *set;   /* array of "key=value"; owned */
     double wall_s; /* when */
+    char origin[33];   /* the run from which it was taken along, and its number there; "" and 0: it was made here */
+    int origin_number;
 };
 
 /* What steps from `from` on (up to the next view) see. Ascending. */
@@ -46,7 +49,7 @@ struct cairn_amendments {
 enum cairn_status cairn_amendments_load(struct cairn_amendments **out, const struct cairn_run *r, struct cairn_error *err);
 void cairn_amendments_free(struct cairn_amendments *a); /* NULL is fine */
 
-/* [{"number", "from_step", "set": [...], "wall"}, ...] in the order of numbers, empty where there is none. NULL without memory. */
+/* [{"number", "from_step", "set": [...], "wall", "origin"?}, ...] in the order of numbers, empty where there is none. NULL without memory. */
 json_t *cairn_amendments_json(const struct cairn_run *r);
 
 /* The frozen recipe with amendments 1 .. n of r laid over it, whatever their steps. Caller frees. */
@@ -63,5 +66,12 @@ enum cairn_status cairn_amendments_fit(const struct cairn_run *r, struct cairn_r
  * is written and *number is what it would be. */
 enum cairn_status cairn_run_amend(struct cairn_run *r, int64_t from, int n, const char *const *set, int dry, int *number,
                                   struct cairn_str *diff, struct cairn_error *err);
+/* Takes `copy` along from another run: from_step, set and origin are what is written, even where it changes nothing. *number: of the new one.
+ * Errors and lock as above. */
+enum cairn_status cairn_run_amend_copy(struct cairn_run *r, const struct cairn_amendment *copy, int *number, struct cairn_error *err);
+
+/* Can a run in dir change from `before` to `after` at `step`? CAIRN_ERECIPE names the first key that cannot. */
+enum cairn_status cairn_amendment_check(const char *dir, const struct cairn_recipe *before, const struct cairn_recipe *after, int64_t step,
+                                        struct cairn_error *err);
 
 #endif

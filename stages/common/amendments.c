@@ -180,6 +180,26 @@ enum cairn_status cairn_amendments_count(const struct cairn_run *r, int *n, int 
     return st;
 }
 
+/* "origin", if it has one. */
+static enum cairn_status origin_read(const json_t *o, struct cairn_amendment *a, const char *path, struct cairn_error *err)
+{
+    const json_t *origin = json_object_get(o, "origin");
+    enum cairn_status st = CAIRN_OK;
+    const char *uuid;
+    int64_t number;
+
+    if (!origin)
+        return CAIRN_OK;
+    TRY(cairn_json_string(origin, "run", &uuid, path, err));
+    TRY(cairn_json_i64(origin, "number", 1, CAIRN_AMENDMENTS_MAX, &number, path, err));
+    if (strlen(uuid) != 32)
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: key \"origin\": expected a run of 32 hex digits", path));
+    memcpy(a->origin, uuid, 33);
+    a->origin_number = (int)number;
+out:
+    return st;
+}
+
 static enum cairn_status amendment_read(const struct cairn_run *r, int number, struct cairn_amendment *a, struct cairn_digest *hash,
                                         struct cairn_error *err)
 {
@@ -216,6 +236,7 @@ static enum cairn_status amendment_read(const struct cairn_run *r, int number, s
         if (!s || strlen(s) != json_string_length(json_array_get(set, i)))
             TRY(cairn_fail(err, CAIRN_EDATA, "%s: set[%zu]: expected \"key=value\"", path, i));
     }
+    TRY(origin_read(o, a, path, err));
     a->number = number;
     a->set = json_incref(set);
 out:
@@ -309,12 +330,17 @@ json_t *cairn_amendments_json(const struct cairn_run *r)
 
     for (int i = 0; list && r->amendments && i < r->amendments->n; i++) {
         const struct cairn_amendment *a = &r->amendments->amendment[i];
+        json_t *o = json_pack("{s:i, s:I, s:O, s:f}", "number", a->number, "from_step", (json_int_t)a->from_step, "set", a->set, "wall",
+                              a->wall_s);
 
-        if (json_array_append_new(list, json_pack("{s:i, s:I, s:O, s:f}", "number", a->number, "from_step",
-                                                  (json_int_t)a->from_step, "set", a->set, "wall", a->wall_s))) {
+        if ((o && a->origin_number &&
+             json_object_set_new(o, "origin", json_pack("{s:s, s:i}", "run", a->origin, "number", a->origin_number))) ||
+            json_array_append(list, o)) {
+            json_decref(o);
             json_decref(list);
-            list = NULL;
+            return NULL;
         }
+        json_decref(o);
     }
     return list;
 }

@@ -152,6 +152,52 @@ static void test_chain(void **state)
     lab_close(&l);
 }
 
+/* Taken along from another run: on the record with where it comes from, even where it changes nothing; not from a step that is reached by a change. */
+static void test_copy(void **state)
+{
+    struct cairn_amendment copy = {.from_step = 3, .origin = "0123456789abcdef0123456789abcdef", .origin_number = 7};
+    struct cairn_run *run;
+    json_t *list, *origin;
+    struct lab l;
+    int number;
+
+    (void)state;
+    lab_open(&l);
+    cairn_run_close(lab_init(&l, NULL));
+    run = open_run(&l);
+    copy.set = json_pack("[s, s]", "train.learning_rate=5e-3", "rollout.samples=6");
+    OK(cairn_run_amend_copy(run, &copy, &number, err));
+    assert_int_equal(number, 1);
+    cairn_run_close(run);
+    run = open_run(&l);
+    copy.origin_number = 8; /* the same again, of another number */
+    OK(cairn_run_amend_copy(run, &copy, &number, err));
+    assert_int_equal(number, 2);
+    cairn_run_close(run);
+    run = open_run(&l);
+    assert_int_equal(amend(&l, &run, 4, LAB_OVERRIDES("train.learning_rate=2e-3")), 3); /* made here */
+    assert_true(rate(run, 2) == 1e-2 && rate(run, 3) == 5e-3 && rate(run, 4) == 2e-3);
+    for (int i = 0; i < 3; i++) {
+        const struct cairn_amendment *a = &run->amendments->amendment[i];
+
+        assert_int_equal(a->origin_number, i < 2 ? 7 + i : 0);
+        assert_string_equal(a->origin, i < 2 ? copy.origin : "");
+        assert_true(i == 2 || json_equal(a->set, copy.set));
+    }
+    list = cairn_amendments_json(run);
+    origin = json_object_get(json_array_get(list, 1), "origin");
+    assert_string_equal(json_string_value(json_object_get(origin, "run")), copy.origin);
+    assert_int_equal(json_integer_value(json_object_get(origin, "number")), 8);
+    assert_null(json_object_get(json_array_get(list, 2), "origin"));
+    json_decref(list);
+    json_decref(copy.set);
+    copy.set = json_pack("[s]", "run.seed=9");
+    FAILS(CAIRN_ERECIPE, "run.seed", cairn_run_amend_copy(run, &copy, &number, err));
+    json_decref(copy.set);
+    cairn_run_close(run);
+    lab_close(&l);
+}
+
 static void test_refused(void **state)
 {
     static const struct {
@@ -218,7 +264,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_views),   cmocka_unit_test(test_revert),       cmocka_unit_test(test_chain),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_ops_must_fit),
+        cmocka_unit_test(test_copy),    cmocka_unit_test(test_refused),      cmocka_unit_test(test_ops_must_fit),
     };
 
     return cmocka_run_group_tests_name("amend", tests, NULL, NULL);
