@@ -15,6 +15,8 @@ setup_file() {
     # Nobody samples where rollouts are to be replayed.
     is 78 "$cairn" run "$new/recipe.yaml" --run "$new"
     says "cairn replay"
+    is 78 "$cairn" submit "$new" --dry-run
+    says "cairn replay"
     # Called again: done.
     is 0 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --train --run "$new" --quiet
 }
@@ -204,6 +206,43 @@ LINES
     says '"logprobs":[-0.10000000149011612,-2.5,0]' '10,20,2295]' '"finish":"stop"'
     is 0 "$cairn" inspect "$new/step/000001/rollout" --rollout 1 --json
     says '"finish":"length"'
+}
+
+@test "--from: the command that it ends with trains on them, whatever they bring and the recipe says" {
+    printed() { # FILE [key=value...]: runs what replay --from prints
+        local command new=$BATS_TEST_TMPDIR/new$((++count))
+        is 0 "$cairn" replay "$micro" --from "$1" --run "$new" rollout.prompts=1 train.updates_per_step=1 "${@:2}"
+        command=$(sed -n 's/^to train on them:   //p' <<<"$output")
+        PATH=$build/bin:$PATH is 0 bash -c "$command"
+        new=$(sed 's/.*--run \([^ ]*\).*/\1/' <<<"$command")
+        [ -e "$new/step/000001/train/MANIFEST.json" ]
+        is 0 "$cairn" verify "$new"
+    }
+    count=0
+    echo '{"prompt":"p","answer":"1","responses":[{"ids":[10,20,2295],"logprobs":[-0.1,-2.5,0]},{"ids":[11,21],"logprobs":[-1,-2]}]}' \
+        >"$BATS_TEST_TMPDIR/with.jsonl"
+    echo '{"prompt":"p","answer":"1","responses":[{"ids":[10,20,2295]},{"text":"Answer: 1"}]}' >"$BATS_TEST_TMPDIR/without.jsonl"
+    printed "$BATS_TEST_TMPDIR/without.jsonl"
+    printed "$BATS_TEST_TMPDIR/with.jsonl" train.loss=sft
+    printed "$BATS_TEST_TMPDIR/with.jsonl" train.on_policy=correct train.correction=tis
+    printed "$BATS_TEST_TMPDIR/with.jsonl"
+    printed "$BATS_TEST_TMPDIR/with.jsonl" train.correction=icepop rollout.top_p=0.9 train.truncation=correct
+    printed "$BATS_TEST_TMPDIR/without.jsonl" train.on_policy=correct train.correction=tis
+    printed "$BATS_TEST_TMPDIR/without.jsonl" train.correction=tis run.lag=1 rollout.top_p=0.9 train.truncation=correct
+}
+
+@test "--from: a run that can never train on what it was brought says so before its warm start" {
+    new=$BATS_TEST_TMPDIR/new
+    echo '{"prompt":"p","answer":"1","responses":[{"ids":[10,20,2295],"logprobs":[-0.1,-2.5,0]}]}' >"$BATS_TEST_TMPDIR/r.jsonl"
+    is 0 "$cairn" replay "$micro" --from "$BATS_TEST_TMPDIR/r.jsonl" --run "$new" rollout.prompts=1 train.updates_per_step=1
+    is 65 "$cairn" run "$new/recipe.yaml" --run "$new"
+    says "train.on_policy: require" "cairn replay $new --train --run $new-train train.on_policy=correct train.correction=tis"
+    is 65 "$cairn" submit "$new" --dry-run
+    says "train.on_policy: require"
+    [ ! -e "$new/step/000000" ]
+    is 65 "$cairn" replay "$new" --train --run "$new-train"
+    says "train.on_policy: require"
+    [ ! -e "$new-train" ]
 }
 
 @test "--regenerate: equal bits, a share of them, a flipped bit is 65" {

@@ -10,6 +10,8 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/str.h"
+#include "ckpt/retention.h"
+#include "stages/common/recorded.h"
 #include "tools/cli.h"
 #include "tools/verbs.h"
 
@@ -95,6 +97,53 @@ int cairn_replay_origin(const struct cairn_recipe *r, const char *kind)
     size_t n = strlen(kind);
 
     return !strncmp(origin, kind, n) && origin[n] == ' ';
+}
+
+enum cairn_status cairn_replay_trains(const struct cairn_run *run, const struct cairn_link *l, const struct cairn_recipe *recipe, struct cairn_str *keys,
+                                      struct cairn_error *err)
+{
+    char *dir = cairn_link_path(run, l);
+    struct cairn_reader *reader = NULL;
+    enum cairn_status st = CAIRN_OK;
+    int recorded, logprobs;
+
+    if (!dir)
+        TRY(CAIRN_NOMEM(err));
+    if (cairn_artefact_collected(dir))
+        goto out;
+    TRY(cairn_reader_open(&reader, dir, NULL, err));
+    TRY(cairn_recorded_look(reader, &recorded, &logprobs, err));
+    if (!recorded)
+        goto out;
+    st = cairn_recorded_check(recipe, logprobs, dir, err);
+    if (st != CAIRN_OK && keys)
+        cairn_recorded_keys(recipe, logprobs, keys);
+out:
+    cairn_reader_close(reader);
+    free(dir);
+    return st;
+}
+
+enum cairn_status cairn_replay_origin_check(const struct cairn_run *run, struct cairn_error *err)
+{
+    const struct cairn_link first = {1, CAIRN_STAGE_ROLLOUT, NULL}, train = {1, CAIRN_STAGE_TRAIN, NULL};
+    struct cairn_str keys = {0};
+    enum cairn_status st;
+
+    if (cairn_replay_origin(run->recipe, "run"))
+        return cairn_fail(err, CAIRN_ERECIPE, "%s replays the rollouts of another run (run.origin); to go on: cairn replay OLD --train --run %s",
+                          run->dir, run->dir);
+    if (!cairn_replay_origin(run->recipe, "file"))
+        return CAIRN_OK;
+    if (!cairn_link_done(run, &first))
+        return cairn_fail(err, CAIRN_ENOINPUT, "%s wants recorded rollouts (run.origin) that are not there; call cairn replay --from again", run->dir);
+    if (cairn_link_done(run, &train))
+        return CAIRN_OK;
+    st = cairn_replay_trains(run, &first, cairn_run_recipe(run, 1), &keys, err);
+    if (st != CAIRN_OK && keys.len)
+        cairn_fail(err, st, "%.260s; to do so: cairn replay %s --train --run %s-train%s", err->text, run->dir, run->dir, cairn_str_z(&keys));
+    cairn_str_free(&keys);
+    return st;
 }
 
 /* "data.prompts.0" -> "data.prompts.0.path"; the others name themselves. */

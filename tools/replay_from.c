@@ -463,29 +463,51 @@ out:
     return st;
 }
 
+/* How to train on them: in this run, if its recipe can ever do so, else in one of its own. Appends the command. */
+static enum cairn_status command_put(const struct cairn_run *run, const struct cairn_link *l, struct cairn_str *out, struct cairn_error *err)
+{
+    struct cairn_str keys = {0};
+    struct cairn_error why;
+    enum cairn_status st = cairn_replay_trains(run, l, run->recipe, &keys, &why);
+
+    if (st == CAIRN_OK)
+        cairn_str_printf(out, "cairn run %s/recipe.yaml --run %s", run->dir, run->dir);
+    else if (keys.len) {
+        cairn_str_printf(out, "cairn replay %s --train --run %s-train%s", run->dir, run->dir, cairn_str_z(&keys));
+        cairn_info("%s", why.text);
+        st = CAIRN_OK;
+    } else if (err)
+        *err = why;
+    cairn_str_free(&keys);
+    return st;
+}
+
 static enum cairn_status tell(const struct cairn_run *run, const struct cairn_link *l, int json, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     char *dir = cairn_link_path(run, l), hex[33];
     struct cairn_manifest *m = NULL;
+    struct cairn_str command = {0};
     int64_t groups, rollouts, tokens;
 
     if (!dir)
         return CAIRN_NOMEM(err);
     TRY(cairn_manifest_load(&m, dir, err));
+    TRY(command_put(run, l, &command, err));
     cairn_digest_hex(m->digest, hex);
     groups = json_integer_value(json_object_get(m->content, "groups"));
     rollouts = json_integer_value(json_object_get(m->content, "rollouts"));
     tokens = json_integer_value(json_object_get(json_object_get(m->info, "metrics"), "tokens/total"));
     if (json)
-        TRY(cairn_cli_json(json_pack("{s:s, s:I, s:I, s:I, s:s}", "run", run->dir, "groups", (json_int_t)groups, "rollouts", (json_int_t)rollouts,
-                                     "tokens", (json_int_t)tokens, "digest", hex),
+        TRY(cairn_cli_json(json_pack("{s:s, s:I, s:I, s:I, s:s, s:s}", "run", run->dir, "groups", (json_int_t)groups, "rollouts",
+                                     (json_int_t)rollouts, "tokens", (json_int_t)tokens, "digest", hex, "train", cairn_str_z(&command)),
                            err));
     else
         printf("%s: %lld responses to %lld problems, %lld tokens, as the rollouts of step 1\n"
-               "to score them:      cairn replay %s --score RECIPE\nto train on them:   cairn run %s/recipe.yaml --run %s\n",
-               run->dir, (long long)rollouts, (long long)groups, (long long)tokens, run->dir, run->dir, run->dir);
+               "to score them:      cairn replay %s --score RECIPE\nto train on them:   %s\n",
+               run->dir, (long long)rollouts, (long long)groups, (long long)tokens, run->dir, cairn_str_z(&command));
 out:
+    cairn_str_free(&command);
     cairn_manifest_destroy(m);
     free(dir);
     return st;

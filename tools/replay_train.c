@@ -199,6 +199,24 @@ out:
     return st;
 }
 
+/* Recorded rollouts are those of a run's first step. What can never be trained on is refused before anything is made: the trainer would find out
+ * behind the warm start. */
+static enum cairn_status recorded_check(const struct cairn_run *old, const struct cairn_replay_along *along,
+                                        const struct cairn_replay_sources *from, struct cairn_error *err)
+{
+    const struct cairn_link source = {from->step[0], CAIRN_STAGE_ROLLOUT, NULL};
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_recipe *view = NULL;
+
+    if (!along->steps)
+        return CAIRN_OK;
+    TRY(cairn_replay_along_view(along, 1, &view, err));
+    TRY(cairn_replay_trains(old, &source, view, NULL, err));
+out:
+    cairn_recipe_free(view);
+    return st;
+}
+
 static enum cairn_status chain_walk(const struct cairn_run *old, const struct cairn_run *run, const struct cairn_replay_sources *from,
                                     const struct cairn_replay_opts *o, struct cairn_error *err)
 {
@@ -245,6 +263,7 @@ enum cairn_status cairn_replay_train(const struct cairn_replay_opts *o, struct c
         TRY(cairn_fail(err, CAIRN_EUSAGE, "--run %s is the run whose rollouts are to be used; name a new one", o->recipe.run));
     TRY(sources_find(old, &o->only, &from, err));
     TRY(cairn_replay_along_make(&along, &recipe, old, o, &from, err));
+    TRY(recorded_check(old, &along, &from, err));
     TRY(cairn_place_take(&place, o->recipe.run, 1, err));
     TRY(cairn_replay_along_fit(&along, err));
     TRY(cairn_run_init(&run, o->recipe.run, recipe, err));

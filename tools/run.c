@@ -52,19 +52,6 @@ static const struct argp argp = {
     "Examples:\n  cairn run recipes/tiny.yaml --run /tmp/tiny\n  cairn run recipes/tiny.yaml --run /tmp/tiny run.steps=5",
     NULL, NULL, NULL};
 
-/* A run that replays another's rollouts must not sample its own; one of recorded responses must have them. */
-static enum cairn_status origin_check(const struct cairn_run *run, struct cairn_error *err)
-{
-    const struct cairn_link first = {1, CAIRN_STAGE_ROLLOUT, NULL};
-
-    if (cairn_replay_origin(run->recipe, "run"))
-        return cairn_fail(err, CAIRN_ERECIPE, "%s replays the rollouts of another run (run.origin); to go on: cairn replay OLD --train --run %s",
-                          run->dir, run->dir);
-    if (cairn_replay_origin(run->recipe, "file") && !cairn_link_done(run, &first))
-        return cairn_fail(err, CAIRN_ENOINPUT, "%s wants recorded rollouts (run.origin) that are not there; call cairn replay --from again", run->dir);
-    return CAIRN_OK;
-}
-
 /* ---- the chain ------------------------------------------------------------------------------------------------------ */
 
 /* A manifest that is there but damaged is not "done": whoever reads it would stop later and elsewhere. */
@@ -224,7 +211,7 @@ int cairn_verb_run(int argc, char **argv)
     TRY(cairn_fit_new(a.recipe.run, recipe, &err));
     TRY(cairn_run_init(&run, a.recipe.run, recipe, &err));
     recipe = NULL;
-    TRY(origin_check(run, &err));
+    TRY(cairn_replay_origin_check(run, &err));
     TRY(chain_run(run, &a, &err));
     cairn_info("%s: done in %.0f s", run->dir, cairn_now_s() - t0);
 out:

@@ -17,6 +17,7 @@
 #include "tools/cli.h"
 #include "tools/fit.h"
 #include "tools/recipe_args.h"
+#include "tools/replay.h"
 #include "tools/verbs.h"
 
 #define PATIENCE_S 10.0
@@ -158,6 +159,7 @@ int cairn_verb_submit(int argc, char **argv)
     cairn_signals_install();
     cairn_log_quiet(a.json);
     TRY(run_make(&a, &run, &err));
+    TRY(cairn_replay_origin_check(run, &err));
     if (cairn_lock_held(run->dir, holder, sizeof holder))
         TRY(cairn_fail(&err, CAIRN_EAGAIN, "%s: cairn run is at work here (%s); queue it when that has ended", run->dir, holder));
     {

@@ -12,6 +12,7 @@
 #include "stages/common/inside.h"
 #include "stages/common/publish.h"
 #include "stages/common/ranks.h"
+#include "stages/common/recorded.h"
 #include "stages/common/setup.h"
 #include "stages/train/grpo.h"
 #include "stages/train/sft.h"
@@ -190,8 +191,7 @@ static enum cairn_status origin_check(struct cairn_stage_ctx *ctx, struct cairn_
 {
     const struct cairn_recipe *recipe = ctx->run->recipe;
     const struct cairn_manifest *m = cairn_reader_manifest(rollouts);
-    const char *from = json_string_value(json_object_get(m->content, "policy")),
-               *kind = cairn_recipe_str(recipe, "train.correction.kind");
+    const char *from = json_string_value(json_object_get(m->content, "policy"));
     int sft = !strcmp(cairn_recipe_str(recipe, "train.loss"), "sft"), lagged;
     enum cairn_status st = CAIRN_OK;
     char hex[33];
@@ -201,22 +201,18 @@ static enum cairn_status origin_check(struct cairn_stage_ctx *ctx, struct cairn_
     o->same_numerics = !strcmp(m->numerics, ctx->manifest->numerics);
     if (sft || o->same_policy)
         return CAIRN_OK;
-    if (!r->logprobs) {
-        if (!strcmp(kind, "tis") || !strcmp(kind, "icepop") || !strcmp(kind, "sequence"))
-            return cairn_fail(err, CAIRN_ERECIPE,
-                              "train.correction: %s needs the sampler's log-probabilities, and these rollouts came without them; "
-                              "use none or loss: sft",
-                              kind);
+    if (!r->logprobs) /* rho against the trainer at the start of the step */
         json_object_set_new(ctx->manifest->info, "off_policy", json_string("uncorrected"));
-        if (!from)
-            return CAIRN_OK; /* recorded responses: rho against the trainer at the start of the step */
-    }
+    if (!from || !r->logprobs)
+        TRY(cairn_recorded_check(recipe, r->logprobs != NULL, cairn_reader_path(rollouts), err));
+    if (!from)
+        goto out;
     TRY(lag_check(ctx, from, &lagged, err));
     if (!lagged && !strcmp(cairn_recipe_str(recipe, "train.on_policy"), "require"))
         TRY(cairn_fail(
             err, CAIRN_EDATA,
             "%s was sampled from policy %.32s, the policy being trained is %s; train.on_policy: correct takes such rollouts",
-            cairn_reader_path(rollouts), from ? from : "unknown", hex));
+            cairn_reader_path(rollouts), from, hex));
 out:
     return st;
 }
