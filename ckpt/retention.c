@@ -425,42 +425,101 @@ static int by_step(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0; /* newest first */
 }
 
+/* What was begun. *idle: there was nothing left to do (calm only). */
+static enum cairn_status finish(const struct cairn_retention *r, const char *dir, int *idle, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_names data = {0};
+
+    if (r->calm) {
+        TRY(cairn_artefact_data(&data, dir, err));
+        *idle = !data.n;
+    }
+    if (!*idle)
+        TRY(cairn_artefact_collect(dir, r, NULL, err));
+out:
+    cairn_names_free(&data);
+    return st;
+}
+
+/* Generations, newest first, in the order in which they are looked at. */
+struct look {
+    const struct cairn_retention *r;
+    struct cairn_generation *gen, *stay, *begun; /* all; of the newest: those that stay, and those that are marked already */
+    int n, at, stays, begins;
+    int durable; /* those that stay are */
+};
+
+/* The newest valid ones; damaged ones in between are left alone. */
+static enum cairn_status newest(struct look *l, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int64_t kept = 0;
+
+    for (; l->at < l->n && kept < last_kept(l->r); l->at++) {
+        const struct cairn_generation g = l->gen[l->at];
+        int ok;
+
+        if (cairn_artefact_collected(g.dir)) {
+            l->begun[l->begins++] = g;
+        } else if (cairn_artefact_committed(g.dir)) {
+            TRY(valid(g.dir, l->r->verify, &ok, err));
+            l->stay[l->stays++] = g;
+            kept += ok;
+        }
+    }
+    if (l->stays && !kept)
+        TRY(cairn_fail(err, CAIRN_EDATA, "none of %d generations is valid (the newest is %s): nothing is collected", l->stays, l->stay[0].dir));
+out:
+    return st;
+}
+
+/* One behind them. *idle: it needed nothing. */
+static enum cairn_status older(struct look *l, const struct cairn_generation *g, int *idle, int *collected, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int pinned;
+
+    *idle = 0;
+    if (cairn_artefact_collected(g->dir)) {
+        st = finish(l->r, g->dir, idle, err);
+    } else if (stays(l->r, g->step) || !cairn_artefact_committed(g->dir)) {
+        *idle = 1;
+    } else {
+        for (int k = 0; k < l->stays && !l->durable; k++) /* an attempt may have died between its link and its fsync: what stays must stay */
+            TRY(cairn_artefact_durable(l->stay[k].dir, err));
+        l->durable = 1;
+        TRY(cairn_artefact_collect(g->dir, l->r, &pinned, err));
+        *collected += !pinned;
+    }
+out:
+    return st;
+}
+
 enum cairn_status cairn_retention_apply(const struct cairn_retention *r, const struct cairn_generation *gen, int n, int *collected,
                                         struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    struct cairn_generation *g = malloc(((size_t)n + 1) * sizeof *g);
-    int64_t kept = 0;
-    int m = 0, first = 0, durable = 0, pinned, ok;
+    struct cairn_generation *g = malloc(3 * ((size_t)n + 1) * sizeof *g);
+    struct look l = {.r = r, .gen = g, .stay = g + n + 1, .begun = g + 2 * (n + 1), .n = n};
+    int idle, calm = 0, went = 0;
 
-    if (collected)
-        *collected = 0;
     if (!g)
-        return CAIRN_NOMEM(err);
-    for (int i = 0; i < n; i++)
-        if (!cairn_artefact_collected(gen[i].dir) && cairn_artefact_committed(gen[i].dir))
-            g[m++] = gen[i];
-    qsort(g, (size_t)m, sizeof *g, by_step);
-    for (; first < m && kept < last_kept(r); first++) { /* the newest valid ones; damaged ones in between are left alone */
-        TRY(valid(g[first].dir, r->verify, &ok, err));
-        kept += ok;
+        TRY(CAIRN_NOMEM(err));
+    memcpy(g, gen, (size_t)n * sizeof *g);
+    qsort(g, (size_t)n, sizeof *g, by_step);
+    TRY(newest(&l, err));
+    for (int i = 0; i < l.begins && l.stays; i++) {
+        idle = 0;
+        TRY(finish(r, l.begun[i].dir, &idle, err));
     }
-    if (m && !kept)
-        TRY(cairn_fail(err, CAIRN_EDATA, "none of %d generations is valid (the newest is %s): nothing is collected", m, g[0].dir));
-    for (int i = 0; i < n && m; i++) /* finish what was begun */
-        if (cairn_artefact_collected(gen[i].dir))
-            TRY(cairn_artefact_collect(gen[i].dir, r, NULL, err));
-    for (int i = first; i < m; i++) {
-        if (stays(r, g[i].step))
-            continue;
-        for (int k = 0; k < first && !durable; k++) /* an attempt may have died between its link and its fsync: what stays must stay */
-            TRY(cairn_artefact_durable(g[k].dir, err));
-        durable = 1;
-        TRY(cairn_artefact_collect(g[i].dir, r, &pinned, err));
-        if (collected)
-            *collected += !pinned;
+    for (; l.at < n && (!r->calm || calm < r->calm); l.at++) {
+        TRY(older(&l, &g[l.at], &idle, &went, err));
+        calm = idle ? calm + 1 : 0;
     }
 out:
+    if (collected)
+        *collected = went;
     free(g);
     return st;
 }

@@ -25,6 +25,9 @@ struct cairn_retention {
     int64_t keep_every; /* steps divisible by this stay too; 0: none */
     const int64_t *spare; /* so does this one, without a place of the last; NULL: none. Borrowed */
     int verify;         /* 1: read all bytes of what is kept as the last resort; 0: manifest, presence and sizes */
+    /* For who collects after every step of a long run: behind those that are kept, so many older ones in a row that need nothing end the look back.
+     * What a kill left behind them waits for a collection that looks at all: 0. */
+    int calm;
     const char *reason; /* goes to the marker */
     /* What cairn_holder_alive cannot tell (another host): 1 alive, 0 dead. NULL: taken as alive. */
     int (*alive)(void *arg, const struct cairn_holder *h);

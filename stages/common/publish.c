@@ -13,6 +13,9 @@
 #include "stages/common/metrics.h"
 #include "stages/common/setup.h"
 
+#define CALM 8      /* generations in a row that need nothing: none behind them does */
+#define LOOK_ALL 100 /* steps */
+
 /* What a policy says of itself, and where its tensors go. */
 struct policy_form {
     struct cairn_reader *base;
@@ -135,9 +138,9 @@ out:
     return st;
 }
 
-/* Collects old generations of one kind of link, up to step `last`. */
-static enum cairn_status retain(const struct cairn_run *run, enum cairn_stage stage, int64_t last,
-                                const struct cairn_retention *keep, struct cairn_error *err)
+/* Collects old generations of one kind of link, up to step `last`. After most steps it looks no further back than there may be something to
+ * do, after every LOOK_ALL-th at all. */
+static enum cairn_status retain(const struct cairn_run *run, enum cairn_stage stage, int64_t last, struct cairn_retention keep, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_generation *gen = calloc((size_t)last + 1, sizeof *gen);
@@ -145,18 +148,16 @@ static enum cairn_status retain(const struct cairn_run *run, enum cairn_stage st
 
     if (!gen)
         return CAIRN_NOMEM(err);
-    for (int64_t s = 0; s <= last; s++) {
+    for (int64_t s = last; s >= 0; s--) {
         const struct cairn_link l = {s, stage, NULL};
-        char *dir;
 
-        if (!cairn_link_done(run, &l))
-            continue;
-        dir = cairn_link_path(run, &l);
-        if (!dir)
+        if (!(gen[n].dir = cairn_link_path(run, &l)))
             TRY(CAIRN_NOMEM(err));
-        gen[n++] = (struct cairn_generation){s, dir};
+        gen[n++].step = s;
     }
-    TRY(cairn_retention_apply(keep, gen, n, NULL, err));
+    /* Those that checkpoint.every left unsaved lie between two that are saved, and need nothing. */
+    keep.calm = last % LOOK_ALL ? CALM + (int)cairn_recipe_i64(run->recipe, "checkpoint.every") : 0;
+    TRY(cairn_retention_apply(&keep, gen, n, NULL, err));
 out:
     for (int i = 0; i < n; i++)
         free((char *)gen[i].dir);
@@ -210,9 +211,9 @@ enum cairn_status cairn_publish_after(const struct cairn_run *run, const struct 
     TRY(cairn_metrics_step(run, l->step, err));
     TRY(cairn_inside_drop(run, l->step, err)); /* should a kill have come before train did */
     TRY(cairn_publish_keep(&keep, run, run->recipe, l->step, err));
-    TRY(retain(run, CAIRN_STAGE_TRAIN, l->step, &keep.states, err));
+    TRY(retain(run, CAIRN_STAGE_TRAIN, l->step, keep.states, err));
     if (keep.policies.keep > 0)
-        TRY(retain(run, CAIRN_STAGE_SYNC, l->step, &keep.policies, err));
+        TRY(retain(run, CAIRN_STAGE_SYNC, l->step, keep.policies, err));
 out:
     return st;
 }

@@ -84,6 +84,35 @@ static void applies(void **state)
     assert_true(n == 1 && readable(0) && !readable(3) && readable(4) && readable(5));
 }
 
+/* Behind so many in a row that need nothing nobody looks; what lies there waits for somebody who looks at all. */
+static void calm_ends_the_look_back(void **state)
+{
+    struct cairn_retention r = {.keep = 1, .calm = 2, .reason = "keep 1"};
+    int n;
+
+    (void)state;
+    make("calm");
+    ok(cairn_retention_apply(&r, gen + 3, 3, &n, err));
+    assert_int_equal(n, 2);
+    ok(cairn_retention_apply(&r, gen, 6, &n, err));
+    assert_int_equal(n, 0); /* 4 and 3 need nothing */
+    r.calm = 3;
+    ok(cairn_retention_apply(&r, gen + 1, 5, &n, err));
+    assert_int_equal(n, 2); /* nor do they now, but 2 does, and 1 */
+    assert_true(readable(0) && !readable(1) && !readable(2) && readable(5));
+    r.calm = 4; /* one that was begun and not finished is no calm */
+    assert_int_equal(mkdir(strcat(strcpy((char[800]){0}, gen_dir[3]), "/a1"), 0755), 0);
+    ok(cairn_retention_apply(&r, gen, 6, &n, err));
+    assert_int_equal(n, 1);
+    make("calm2");
+    r = (struct cairn_retention){.keep = 1, .calm = 1, .keep_every = 4};
+    ok(cairn_retention_apply(&r, gen, 6, &n, err));
+    assert_int_equal(n, 0); /* 4 stays, whatever its age */
+    r.calm = 0;
+    ok(cairn_retention_apply(&r, gen, 6, &n, err));
+    assert_int_equal(n, 3);
+}
+
 static void damaged_ones_use_no_place(void **state)
 {
     struct cairn_retention r = {.keep = 2, .reason = ""};
@@ -384,7 +413,7 @@ static void drops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans), cmocka_unit_test(applies), cmocka_unit_test(damaged_ones_use_no_place), cmocka_unit_test(never_zero),
+        cmocka_unit_test(plans), cmocka_unit_test(applies), cmocka_unit_test(calm_ends_the_look_back), cmocka_unit_test(damaged_ones_use_no_place), cmocka_unit_test(never_zero),
         cmocka_unit_test(pins),  cmocka_unit_test(killed_in_between), cmocka_unit_test(marker_of_another), cmocka_unit_test(drops),
         cmocka_unit_test(keeps_the_indexes), cmocka_unit_test(whole_folders),
     };
