@@ -65,7 +65,7 @@ R
     says "cannot be executed"
 }
 
-@test "a run is scored by a program; its values are rewards; a changed program is refused" {
+@test "a run is scored by a program; its values are rewards; a changed program is refused, and one that comes in later" {
     program moody
     recipe "$BATS_TEST_TMPDIR/moody" 20
     is 0 "$cairn" run "$BATS_TEST_TMPDIR/recipe.yaml" --run "$BATS_TEST_TMPDIR/r"
@@ -76,6 +76,22 @@ R
     echo "# moods" >>"$BATS_TEST_TMPDIR/moody"
     is 78 "$cairn" run "$BATS_TEST_TMPDIR/recipe.yaml" --run "$BATS_TEST_TMPDIR/r" run.steps=2
     says "score.graders.mine.program" "is not the file that the run"
+    program moody
+    program other
+    cd "$BATS_TEST_TMPDIR"
+    # which programs there are is frozen, how they are used is not; a relative path would be read from the run's folder
+    for set in score.graders.mine.program="$PWD/other" "score.graders={two: {kind: command, program: $PWD/other}}"; do
+        is 78 "$cairn" amend r "$set" --from-step 2
+        says "program: $PWD/other: cannot change from step 2 on: which programs there are was frozen with their digests"
+    done
+    is 78 "$cairn" amend r score.graders.mine.program=moody --from-step 2
+    says "program: $PWD/r/moody: cannot change"
+    is 78 "$cairn" amend r score.grader=yours --from-step 2
+    says 'score.grader' '"yours"'
+    [ ! -e r/recipe.amend-0001.json ]
+    is 0 "$cairn" amend r score.graders.mine.program="$PWD/moody" score.graders.mine.time=3 --from-step 2
+    is 0 "$cairn" run r/recipe.yaml --run r --quiet run.steps=2
+    [ -e r/step/000002/score/MANIFEST.json ]
 }
 
 @test "rows of one prompt file name graders of their own; one that nobody knows is refused by line" {

@@ -127,6 +127,28 @@ static const char *line_refused(const char *line)
     return NULL;
 }
 
+/* Which programs grade was frozen with their digests: a run has no record of one that comes in later. */
+static enum cairn_status programs_check(const struct cairn_recipe *before, const struct cairn_recipe *after, int64_t step, struct cairn_error *err)
+{
+    const json_t *had = cairn_recipe_get(before, "score.graders");
+    json_t *graders = (json_t *)cairn_recipe_get(after, "score.graders"); /* jansson's loop wants it so */
+    const char *name;
+    json_t *v;
+
+    json_object_foreach(graders, name, v)
+    {
+        const char *program = json_string_value(json_object_get(v, "program")),
+                   *was = json_string_value(json_object_get(json_object_get(had, name), "program"));
+
+        if (program && (!was || strcmp(program, was)))
+            return cairn_fail(err, CAIRN_ERECIPE,
+                              "score.graders.%.40s.program: %.100s: cannot change from step %lld on: which programs there are was frozen with their "
+                              "digests",
+                              name, program, (long long)step);
+    }
+    return CAIRN_OK;
+}
+
 enum cairn_status cairn_amendment_check(const char *dir, const struct cairn_recipe *before, const struct cairn_recipe *after, int64_t step,
                                         struct cairn_error *err)
 {
@@ -149,6 +171,7 @@ enum cairn_status cairn_amendment_check(const char *dir, const struct cairn_reci
         if (why)
             TRY(cairn_fail(err, CAIRN_ERECIPE, "%.300s: cannot change from step %lld on: %s", line, (long long)step, why));
     }
+    TRY(programs_check(before, after, step, err));
 out:
     cairn_str_free(&lines);
     return st;
@@ -162,10 +185,14 @@ static enum cairn_status change_at(const struct cairn_run *r, int64_t step, int 
     enum cairn_status st = CAIRN_OK;
     struct cairn_recipe *before = NULL, *after = NULL;
     int have = r->amendments ? r->amendments->n : 0;
+    char *path = cairn_amendment_path(r, have + 1);
 
+    if (!path)
+        TRY(CAIRN_NOMEM(err));
     TRY(cairn_amendments_view(r, r->amendments, have, step, &before, err));
     TRY(cairn_amendments_view(r, r->amendments, have, step, &after, err));
     TRY(cairn_recipe_apply(after, n, set, NULL, err));
+    TRY(cairn_recipe_apply(after, n, set, path, err)); /* as it will be read: a relative path counts from there */
     TRY(cairn_amendment_check(r->dir, before, after, step, err));
     *changes = cairn_recipe_diff(before, after, CAIRN_AMENDABLE, diff);
     if (*changes)
@@ -173,6 +200,7 @@ static enum cairn_status change_at(const struct cairn_run *r, int64_t step, int 
 out:
     cairn_recipe_free(before);
     cairn_recipe_free(after);
+    free(path);
     return st;
 }
 

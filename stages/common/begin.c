@@ -409,6 +409,7 @@ enum cairn_status cairn_begin_amended(const struct cairn_run *r, const struct ca
     enum cairn_status st = CAIRN_OK;
     char *path = NULL;
 
+    TRY(graders_check(recipe, err));
     TRY(cairn_run_outside(r, "model.tokenizer", &path, err));
     TRY(cairn_tokenizer_load(&t, path, err));
     TRY(template_check(recipe, t, err));

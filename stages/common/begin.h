@@ -13,7 +13,8 @@ enum cairn_status cairn_begin_tokenizer(const struct cairn_recipe *recipe, char 
  * whose tokens it lacks, an unknown grader, a prompt file that is not there; CAIRN_EDATA "FILE:LINE: ..." for one with a broken line. */
 enum cairn_status cairn_begin_check(const struct cairn_recipe *recipe, struct cairn_error *err);
 
-/* The same for a recipe that amends run r, whose files and model stay as they are: a template must fit the run's tokenizer. */
+/* The same for a recipe that amends run r, whose files and model stay as they are: a template must fit the run's tokenizer,
+ * graders that it names must be there. */
 enum cairn_status cairn_begin_amended(const struct cairn_run *r, const struct cairn_recipe *recipe, struct cairn_error *err);
 
 /* RUN/base: model.from, a checkpoint that `cairn import` made, linked; or model.init, random weights from run.seed, committed
