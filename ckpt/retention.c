@@ -460,9 +460,11 @@ static enum cairn_status newest(struct look *l, struct cairn_error *err)
         const struct cairn_generation g = l->gen[l->at];
         int ok;
 
+        if (!cairn_artefact_committed(g.dir)) /* somebody may be making it, beside the marker of one that was dropped */
+            continue;
         if (cairn_artefact_collected(g.dir)) {
             l->begun[l->begins++] = g;
-        } else if (cairn_artefact_committed(g.dir)) {
+        } else {
             TRY(valid(g.dir, l->r->verify, &ok, err));
             l->stay[l->stays++] = g;
             kept += ok;
@@ -480,10 +482,12 @@ static enum cairn_status older(struct look *l, const struct cairn_generation *g,
     enum cairn_status st = CAIRN_OK;
     int pinned;
 
-    *idle = 0;
+    *idle = !cairn_artefact_committed(g->dir);
+    if (*idle)
+        goto out;
     if (cairn_artefact_collected(g->dir)) {
         st = finish(l->r, g->dir, idle, err);
-    } else if (stays(l->r, g->step) || !cairn_artefact_committed(g->dir)) {
+    } else if (stays(l->r, g->step)) {
         *idle = 1;
     } else {
         for (int k = 0; k < l->stays && !l->durable; k++) /* an attempt may have died between its link and its fsync: what stays must stay */

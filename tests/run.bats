@@ -147,6 +147,21 @@ LINES
     is 0 "$cairn" verify "$dir"
 }
 
+@test "old trainer states go after each step, however rarely states are saved; what a kill left of a collection goes at the end at the latest" {
+    small=(run.eval_every=0 warm_start=null rollout.prompts=2 rollout.samples=2 train.updates_per_step=1 checkpoint.keep=1 checkpoint.keep_every=0)
+    dir=$BATS_TEST_TMPDIR/r
+    "$cairn" init "$micro" --run "$dir" "${small[@]}" run.steps=4 checkpoint.every=3000000000
+    for s in 1 2 3; do
+        for stage in rollout score train sync; do "$build/bin/cairn-$stage" "$dir" --step $s --quiet; done
+    done
+    [ ! -e "$dir/step/000001/train/a1" ] && [ ! -e "$dir/step/000002/train/a1" ] && [ -e "$dir/step/000003/train/a1" ]
+    micro_run "$dir" "${small[@]}" run.steps=12
+    mkdir "$dir/step/000001/train/a1"
+    micro_run "$dir" "${small[@]}" run.steps=13
+    [ ! -e "$dir/step/000001/train/a1" ]
+    is 0 "$cairn" verify "$dir"
+}
+
 @test "another recipe on the same directory is 78 with the difference" {
     dir=$BATS_TEST_TMPDIR/run
     micro_run "$dir" run.steps=0 run.eval_every=0

@@ -139,11 +139,12 @@ out:
 }
 
 /* Collects old generations of one kind of link, up to step `last`. After most steps it looks no further back than there may be something to
- * do, after every LOOK_ALL-th at all. */
+ * do, after every LOOK_ALL-th and the run's last at all. */
 static enum cairn_status retain(const struct cairn_run *run, enum cairn_stage stage, int64_t last, struct cairn_retention keep, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_generation *gen = calloc((size_t)last + 1, sizeof *gen);
+    const int64_t every = cairn_recipe_i64(run->recipe, "checkpoint.every");
     int n = 0;
 
     if (!gen)
@@ -156,7 +157,8 @@ static enum cairn_status retain(const struct cairn_run *run, enum cairn_stage st
         gen[n++].step = s;
     }
     /* Those that checkpoint.every left unsaved lie between two that are saved, and need nothing. */
-    keep.calm = last % LOOK_ALL ? CALM + (int)cairn_recipe_i64(run->recipe, "checkpoint.every") : 0;
+    if (last % LOOK_ALL && last < cairn_recipe_i64(run->recipe, "run.steps"))
+        keep.calm = CALM + (int)(every < last ? every : last);
     TRY(cairn_retention_apply(&keep, gen, n, NULL, err));
 out:
     for (int i = 0; i < n; i++)

@@ -113,6 +113,27 @@ static void calm_ends_the_look_back(void **state)
     assert_int_equal(n, 3);
 }
 
+/* A marker without a manifest is left of one that was dropped; what lies beside it may be an attempt at work. */
+static void uncommitted_ones_are_left_alone(void **state)
+{
+    static const int dropped[] = {5, 1}; /* before the one that is kept, and behind it */
+    const struct cairn_retention r = {.keep = 1, .reason = "keep 1"};
+    char path[2][800];
+
+    (void)state;
+    make("dropped");
+    ok(cairn_retention_apply(&r, gen, 5, NULL, err));
+    ok(cairn_artefact_mark(gen_dir[5], "keep 1", err));
+    for (int i = 0; i < 2; i++) {
+        snprintf(path[i], sizeof path[i], "%s/MANIFEST.json", gen_dir[dropped[i]]);
+        assert_int_equal(unlink(path[i]), 0);
+        snprintf(path[i], sizeof path[i], "%s/a2", gen_dir[dropped[i]]);
+        ok(cairn_dir_make(path[i], err));
+    }
+    ok(cairn_retention_apply(&r, gen, 6, NULL, err));
+    assert_true(readable(4) && cairn_path_exists(path[0]) && cairn_path_exists(path[1]));
+}
+
 static void damaged_ones_use_no_place(void **state)
 {
     struct cairn_retention r = {.keep = 2, .reason = ""};
@@ -413,7 +434,8 @@ static void drops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans), cmocka_unit_test(applies), cmocka_unit_test(calm_ends_the_look_back), cmocka_unit_test(damaged_ones_use_no_place), cmocka_unit_test(never_zero),
+        cmocka_unit_test(plans), cmocka_unit_test(applies), cmocka_unit_test(calm_ends_the_look_back), cmocka_unit_test(uncommitted_ones_are_left_alone),
+        cmocka_unit_test(damaged_ones_use_no_place), cmocka_unit_test(never_zero),
         cmocka_unit_test(pins),  cmocka_unit_test(killed_in_between), cmocka_unit_test(marker_of_another), cmocka_unit_test(drops),
         cmocka_unit_test(keeps_the_indexes), cmocka_unit_test(whole_folders),
     };
