@@ -139,6 +139,13 @@ hf() { # DIR: a HuggingFace directory to spoil
     [ -L "$dir/base" ]
     flip "$shard" $(($(stat -c %s "$shard") / 2))
     is 0 "$cairn" verify "$dir"
+    # what is damaged is told by its place in the run: this run lies below a directory of that name, and its policy can be made again
+    mkdir "$BATS_TEST_TMPDIR/base"
+    is 0 "$cairn" run "$micro" --run "$BATS_TEST_TMPDIR/base/r" --quiet model.init=null "model.from=$base" run.steps=1
+    shard=$(ls "$BATS_TEST_TMPDIR"/base/r/policy/000001/a*/*.h5 | head -1)
+    flip "$shard" $(($(stat -c %s "$shard") / 2))
+    is 65 "$cairn" run "$micro" --run "$BATS_TEST_TMPDIR/base/r" --quiet model.init=null "model.from=$base" run.steps=2
+    says "before it is run again: cairn verify --repair $BATS_TEST_TMPDIR/base/r"
     mv "$base" "$base.away"
     is 65 "$cairn" verify "$dir"
     says "leads to $base, which is not there"

@@ -56,15 +56,18 @@ json_t *cairn_link_event(const struct cairn_run *run, const struct cairn_link *l
     return found;
 }
 
-/* Does the sentence name something in or of that path below a run? */
-static int names(const char *text, const char *relative)
+/* Does the sentence name something in or of that path below the run? By the run's own name: above it, "base" and the like may stand, too. */
+static int names(const struct cairn_run *run, const char *relative, const char *text)
 {
-    size_t n = strlen(relative);
+    char *path = cairn_format("/%s/%s", cairn_path_basename(run->dir), relative);
+    int named = 0;
 
-    for (const char *p = text; (p = strstr(p, relative)); p += n)
-        if (p > text && p[-1] == '/' && (p[n] == '/' || p[n] == ':' || p[n] == ' ' || !p[n]))
-            return 1;
-    return 0;
+    for (const char *p = text, *end; path && !named && (p = strstr(p, path)); p = end) {
+        end = p + strlen(path);
+        named = !*end || strchr("/: ", *end);
+    }
+    free(path);
+    return named;
 }
 
 static int names_artefact(const struct cairn_run *run, const struct cairn_link *l, const char *text)
@@ -75,7 +78,7 @@ static int names_artefact(const struct cairn_run *run, const struct cairn_link *
     if (cairn_link_inputs(run, l, &input, &n, NULL) != CAIRN_OK)
         return 0;
     for (int i = 0; i < n && !named; i++)
-        named = names(text, input[i]);
+        named = names(run, input[i], text);
     cairn_strings_free(input, n);
     return named;
 }
@@ -113,7 +116,7 @@ enum cairn_failure cairn_failure_of(const struct cairn_run *run, const struct ca
 
     if (!ev || strcmp(ev, "failed") || !text || json_integer_value(json_object_get(event, "code")) != CAIRN_EDATA)
         return CAIRN_FAILURE_OTHER;
-    if (names(text, "base") && base_given(run))
+    if (names(run, "base", text) && base_given(run))
         return CAIRN_FAILURE_GIVEN;
     if (names_artefact(run, l, text))
         return CAIRN_FAILURE_ARTEFACT;

@@ -104,6 +104,20 @@ static int advise(const struct cairn_run *run, const struct cairn_link *l, struc
     return says;
 }
 
+/* Of the links that were at work: they are of one step, and with run.lag of the next. */
+static void resident_advise(const struct cairn_run *run, const struct cairn_link *chain, int n, struct cairn_error *err)
+{
+    int64_t step = INT64_MAX;
+
+    for (int i = 0; i < n && (step == INT64_MAX || chain[i].step <= step + 1); i++) {
+        if (cairn_link_done(run, &chain[i]))
+            continue;
+        step = chain[i].step < step ? chain[i].step : step;
+        if (advise(run, &chain[i], err))
+            break;
+    }
+}
+
 /* An evaluation that does not come out holds no training up: it is told, and tried again by the next call. What it told is in *bad. */
 static enum cairn_status link_run(const struct cairn_run *run, const struct cairn_link *l, const struct args *a, struct cairn_error *bad,
                                   struct cairn_error *err)
@@ -168,9 +182,8 @@ static enum cairn_status chain_run(const struct cairn_run *run, const struct arg
         st = cairn_launch_resident(run, a->quiet || a->json, a->json || !a->quiet ? told : NULL, &(struct telling){run, a->json}, err);
         if (st == CAIRN_ENUMERIC)
             mismatch_locate(run, err);
-        for (int i = 0; i < n && st == CAIRN_EDATA; i++)
-            if (!cairn_link_done(run, &chain[i]) && advise(run, &chain[i], err))
-                break;
+        if (st == CAIRN_EDATA)
+            resident_advise(run, chain, n, err);
         goto out;
     }
     for (int i = 0; i < n; i++) {
