@@ -362,10 +362,11 @@ test-quick: bootstrap
 	@rm -rf $(B)/tap-quick
 	CAIRN_BUILD=$(B) CAIRN_TAP=$(B)/tap-quick CAIRN_SANITIZE=$(SAN) tests/sanitize/watch prove -j$(JOBS) --timer -e tests/tap $(QUICK_BATS) $(QUICK)
 
+# One test more at once than there are cores: some wait for what they have stopped.
 test: bootstrap
 	@$(SUB) --silent test-programs
 	@rm -rf $(B)/tap
-	CAIRN_BUILD=$(B) CAIRN_TAP=$(B)/tap prove -j$(JOBS) -e tests/tap $(wildcard tests/*/*.t) $(BATS) $(TESTS)
+	CAIRN_BUILD=$(B) CAIRN_TAP=$(B)/tap prove -j$$(($(JOBS) + 1)) --timer -e tests/tap $(wildcard tests/*/*.t) $(BATS) $(TESTS)
 
 # Machine code for every GPU that the kernels know (others take the PTX), in a build of its own.
 archs:
