@@ -89,9 +89,19 @@ R
     is 78 "$cairn" amend r score.grader=yours --from-step 2
     says 'score.grader' '"yours"'
     [ ! -e r/recipe.amend-0001.json ]
+    cp -r r moved
     is 0 "$cairn" amend r score.graders.mine.program="$PWD/moody" score.graders.mine.time=3 --from-step 2
     is 0 "$cairn" run r/recipe.yaml --run r --quiet run.steps=2
     [ -e r/step/000002/score/MANIFEST.json ]
+    # what runs is the file whose digest was recorded, whatever became of the path in the run's recipe
+    mkdir other.d
+    printf '#!/bin/sh\nexit 3\n' >other.d/moody
+    chmod +x other.d/moody
+    sed -i "s|program: .*/moody|program: $PWD/other.d/moody|; s/steps: 1/steps: 2/" moved/recipe.yaml
+    grep -q other.d moved/recipe.yaml
+    is 0 "$build/bin/cairn-rollout" moved --step 2 --quiet
+    is 0 "$build/bin/cairn-score" moved --step 2 --quiet
+    [[ $output != *"no verdict"* ]]
 }
 
 @test "rows of one prompt file name graders of their own; one that nobody knows is refused by line" {

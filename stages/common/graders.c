@@ -7,7 +7,7 @@
 
 #include "grade/define.h"
 
-static enum cairn_status define_one(const struct cairn_recipe *r, const char *name, const json_t *v, struct cairn_error *err)
+static enum cairn_status define_one(const struct cairn_recipe *r, const char *name, const json_t *v, const char *program, struct cairn_error *err)
 {
     const json_t *arguments = json_object_get(v, "arguments");
     const char **argument = calloc(json_array_size(arguments) + 1, sizeof *argument);
@@ -16,7 +16,7 @@ static enum cairn_status define_one(const struct cairn_recipe *r, const char *na
                                  .take = json_string_value(json_object_get(v, "take")),
                                  .any_case = json_is_true(json_object_get(v, "any_case")),
                                  .pattern = json_string_value(json_object_get(v, "pattern")),
-                                 .program = json_string_value(json_object_get(v, "program")),
+                                 .program = program,
                                  .interpreter = json_string_value(json_object_get(v, "interpreter")),
                                  .argument = argument,
                                  .arguments = (int)json_array_size(arguments),
@@ -43,35 +43,46 @@ static enum cairn_status define_one(const struct cairn_recipe *r, const char *na
     return st;
 }
 
-enum cairn_status cairn_graders_define(const struct cairn_recipe *r, struct cairn_error *err)
+/* run: whose outside files the programs are; NULL: they are where r says. */
+static enum cairn_status define_all(const struct cairn_recipe *r, const struct cairn_run *run, struct cairn_error *err)
 {
     json_t *all = (json_t *)cairn_recipe_get(r, "score.graders"); /* jansson walks objects through pointers that are not const */
     enum cairn_status st = CAIRN_OK;
+    char *recorded = NULL;
     const char *name;
     json_t *v;
 
     cairn_graders_forget();
-    json_object_foreach(all, name, v) TRY(define_one(r, name, v, err));
+    json_object_foreach(all, name, v)
+    {
+        const char *program = json_string_value(json_object_get(v, "program"));
+
+        if (run && program) {
+            char key[300];
+
+            snprintf(key, sizeof key, "score.graders.%.250s.program", name);
+            free(recorded);
+            recorded = NULL;
+            TRY(cairn_run_outside(run, key, &recorded, err));
+            program = recorded; /* that one runs whose digest was looked at */
+        }
+        TRY(define_one(r, name, v, program, err));
+    }
 out:
+    free(recorded);
     return st;
+}
+
+enum cairn_status cairn_graders_define(const struct cairn_recipe *r, struct cairn_error *err)
+{
+    return define_all(r, NULL, err);
 }
 
 enum cairn_status cairn_graders_start(struct cairn_grader_process **out, const struct cairn_run *run, struct cairn_error *err)
 {
-    json_t *all = (json_t *)cairn_recipe_get(run->recipe, "score.graders");
-    enum cairn_status st = CAIRN_OK;
-    const char *name;
-    json_t *v;
+    enum cairn_status st;
 
-    json_object_foreach(all, name, v) if (json_is_string(json_object_get(v, "program")))
-    {
-        char key[300], *path = NULL;
-
-        snprintf(key, sizeof key, "score.graders.%.250s.program", name);
-        TRY(cairn_run_outside(run, key, &path, err));
-        free(path);
-    }
-    TRY(cairn_graders_define(run->recipe, err));
+    TRY(define_all(run->recipe, run, err));
     TRY(cairn_grader_process_start(out, NULL, err));
 out:
     return st;
