@@ -43,7 +43,7 @@ struct cairn_split_work *cairn_split_work_create(const struct cairn_split *s); /
 void cairn_split_work_destroy(struct cairn_split_work *w);
 
 /* End of the pre-token that starts at byte `at` (at < n; 0 or an end that was returned before). CAIRN_EDATA only if
- * pcre2 gives up (its own match limits, for expressions that backtrack without end). */
+ * pcre2 gives up (its own match limits, for expressions that backtrack without end); CAIRN_ENOSPACE without memory. */
 enum cairn_status cairn_split_next(const struct cairn_split *s, struct cairn_split_work *w, const char *text, size_t n, size_t at,
                                    size_t *end, struct cairn_error *err);
 

@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -123,6 +125,59 @@ static void every_code_point(void **state)
     cairn_str_free(&text);
 }
 
+#define THREADS 4
+
+struct walk {
+    struct pair p;
+    uint32_t seed;
+    atomic_int *ready;
+    int64_t wrong, cuts;
+};
+
+/* Code points of all blocks, each thread's in an order of its own. */
+static void *walk(void *arg)
+{
+    struct walk *w = arg;
+    struct cairn_str text = {0};
+
+    for (uint32_t i = 0, c; i < 0x1100; i++) {
+        c = i * (2 * w->seed + 1) % 0x1100 * 256 + (i * 7 + w->seed * 31) % 256;
+        cairn_str_putc(&text, '7');
+        cairn_str_put_utf8(&text, c < 0xd800 || c > 0xdfff ? c : 'x');
+    }
+    for (atomic_fetch_add(w->ready, 1); atomic_load(w->ready) < THREADS;)
+        ;
+    for (size_t at = 0, a = 0, b = 0; at < text.len && !w->wrong; at = a, w->cuts++)
+        w->wrong += cairn_split_next(w->p.hand, w->p.hand_work, text.p, text.len, at, &a, NULL) != CAIRN_OK ||
+                    cairn_split_next(w->p.regex, w->p.regex_work, text.p, text.len, at, &b, NULL) != CAIRN_OK || a != b || a <= at;
+    cairn_str_free(&text);
+    return NULL;
+}
+
+/* Threads meet characters of blocks that nobody has met before, at once: so this comes before all other tests. */
+static void threads_meet_new_blocks(void **state)
+{
+    struct walk w[THREADS] = {0};
+    pthread_t thread[THREADS];
+    atomic_int ready = 0;
+
+    (void)state;
+    for (int i = 0; i < THREADS; i++) {
+        w[i].seed = (uint32_t)i * 3; /* 2 * seed + 1 shares no factor with 0x1100 = 2^8 * 17 */
+        w[i].ready = &ready;
+        pair_open(&w[i].p, CAIRN_SPLIT_GLM);
+    }
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, walk, &w[i]), 0);
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    for (int i = 0; i < THREADS; i++) {
+        assert_int_equal(w[i].wrong, 0);
+        assert_true(w[i].cuts > 1000);
+        pair_close(&w[i].p);
+    }
+}
+
 static void cuts(void **state)
 {
     static const struct {
@@ -219,6 +274,7 @@ static void catastrophe(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_meet_new_blocks),
         cmocka_unit_test(cuts),    cmocka_unit_test(random_texts), cmocka_unit_test(every_code_point),
         cmocka_unit_test(refused), cmocka_unit_test(catastrophe),
     };
