@@ -434,10 +434,18 @@ static void drops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans), cmocka_unit_test(applies), cmocka_unit_test(calm_ends_the_look_back), cmocka_unit_test(uncommitted_ones_are_left_alone),
-        cmocka_unit_test(damaged_ones_use_no_place), cmocka_unit_test(never_zero),
-        cmocka_unit_test(pins),  cmocka_unit_test(killed_in_between), cmocka_unit_test(marker_of_another), cmocka_unit_test(drops),
-        cmocka_unit_test(keeps_the_indexes), cmocka_unit_test(whole_folders),
+        cmocka_unit_test(plans),
+        cmocka_unit_test(applies),
+        cmocka_unit_test(calm_ends_the_look_back),
+        cmocka_unit_test(uncommitted_ones_are_left_alone),
+        cmocka_unit_test(damaged_ones_use_no_place),
+        cmocka_unit_test(never_zero),
+        cmocka_unit_test(pins),
+        cmocka_unit_test(killed_in_between),
+        cmocka_unit_test(marker_of_another),
+        cmocka_unit_test(drops),
+        cmocka_unit_test(keeps_the_indexes),
+        cmocka_unit_test(whole_folders),
     };
 
     return cmocka_run_group_tests(tests, scratch_up, scratch_down);

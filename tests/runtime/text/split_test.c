@@ -274,9 +274,8 @@ static void catastrophe(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_meet_new_blocks),
-        cmocka_unit_test(cuts),    cmocka_unit_test(random_texts), cmocka_unit_test(every_code_point),
-        cmocka_unit_test(refused), cmocka_unit_test(catastrophe),
+        cmocka_unit_test(threads_meet_new_blocks), cmocka_unit_test(cuts),    cmocka_unit_test(random_texts),
+        cmocka_unit_test(every_code_point),        cmocka_unit_test(refused), cmocka_unit_test(catastrophe),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
