@@ -147,8 +147,8 @@ out:
 }
 
 /* Names like "a7" and ".MANIFEST.7" in dir: fn for each. */
-static enum cairn_status each(const char *dir, enum cairn_status (*fn)(void *arg, const char *name, int64_t epoch, struct cairn_error *err), void *arg,
-                              struct cairn_error *err)
+static enum cairn_status each(const char *dir, enum cairn_status (*fn)(void *arg, const char *name, int64_t epoch, struct cairn_error *err),
+                              void *arg, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_names names = {0};

@@ -19,7 +19,8 @@ const char *cairn_work_locate(const struct cairn_work *w, const char *said, char
 {
     const char *install = cairn_install_dir();
     char *program = install ? cairn_path_join(install, "bin/cairn") : NULL;
-    const char *argv[] = {"srun", "--nodes=1", "--ntasks=1", "--mpi=none", "--input=none", program, "check", w->run->dir, "--legs", "1-5", "--json", NULL};
+    const char *argv[] = {"srun",  "--nodes=1", "--ntasks=1", "--mpi=none", "--input=none", program,
+                          "check", w->run->dir, "--legs",     "1-5",        "--json",       NULL};
     double left = w->stop_at_s > 0 ? w->stop_at_s - cairn_now_s() : LOOK_S;
     struct cairn_error err = {0};
     json_t *report = NULL;

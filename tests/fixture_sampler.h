@@ -1,4 +1,5 @@
-/* fixture_sampler.h - the sampler's path of a model under test: equal bits between it and the trainer, greedy tokens. Included by fixture_check.c alone.
+/* fixture_sampler.h - the sampler's path of a model under test: equal bits between it and the trainer, greedy tokens. Included by fixture_check.c
+ * alone.
  */
 #ifndef TESTS_FIXTURE_SAMPLER_H
 #define TESTS_FIXTURE_SAMPLER_H

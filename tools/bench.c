@@ -155,7 +155,8 @@ out:
 
 static enum cairn_status stages_measure(struct stages *s, const char *recipe_path, const char *dir, struct cairn_error *err)
 {
-    static const char *const overrides[] = {"warm_start=null", "run.steps=3", "run.eval_every=0", "run.check=off", "rollout.prompts=64", "checkpoint.keep=1"};
+    static const char *const overrides[] = {"warm_start=null", "run.steps=3",        "run.eval_every=0",
+                                            "run.check=off",   "rollout.prompts=64", "checkpoint.keep=1"};
     const struct cairn_link rollout = {STEPS, CAIRN_STAGE_ROLLOUT, NULL}, train = {STEPS, CAIRN_STAGE_TRAIN, NULL};
     enum cairn_status st = CAIRN_OK;
     struct cairn_recipe *recipe = NULL;
@@ -201,7 +202,9 @@ static const struct {
     const char *name;
     int64_t each;             /* bytes of a tensor */
     int tensors, all, repeats; /* all: with --checkpoints */
-} shards[] = {{"save_large", (int64_t)5 << 20, 50, 50, 5}, {"save_middle", (int64_t)116 << 10, 2000, 18000, 3}, {"save_small", (int64_t)4 << 10, 18000, 18000, 5}};
+} shards[] = {{"save_large", (int64_t)5 << 20, 50, 50, 5},
+              {"save_middle", (int64_t)116 << 10, 2000, 18000, 3},
+              {"save_small", (int64_t)4 << 10, 18000, 18000, 5}};
 #define SHARDS (int)(sizeof shards / sizeof *shards)
 
 struct result {
@@ -258,9 +261,9 @@ static json_t *result_json(const struct result *r, int stages)
         const struct cairn_ckpt_bench *b = &r->shard[i];
 
         json_object_set_new(o, shards[i].name,
-                            json_pack("{s:I, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f}", "bytes", (json_int_t)b->bytes, "tensors", b->tensors, "repeats",
-                                      b->repeats, "save_s", b->save_s, "raw_s", b->raw_save_s, "save_ratio", b->save_ratio, "load_s", b->load_s,
-                                      "raw_load_s", b->raw_load_s, "load_ratio", b->load_ratio));
+                            json_pack("{s:I, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f}", "bytes", (json_int_t)b->bytes, "tensors", b->tensors,
+                                      "repeats", b->repeats, "save_s", b->save_s, "raw_s", b->raw_save_s, "save_ratio", b->save_ratio, "load_s",
+                                      b->load_s, "raw_load_s", b->raw_load_s, "load_ratio", b->load_ratio));
     }
     return o;
 }

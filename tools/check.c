@@ -116,10 +116,11 @@ static double number(const json_t *report, const char *leg, const char *key)
 /* "sync      193 of 193 tokens with equal bits, by file and shm" */
 static void sync_print(const json_t *r)
 {
-    const char *memory = json_string_value(json_array_get(json_object_get(r, "paths"), 1)), *why = json_string_value(json_object_get(r, "paths_left_out"));
+    const char *memory = json_string_value(json_array_get(json_object_get(r, "paths"), 1)),
+               *why = json_string_value(json_object_get(r, "paths_left_out"));
 
-    printf("sync      %.0f of %.0f tokens with equal bits, by file%s%s\n", number(r, "sync", "equal"), number(r, "sync", "tokens"), memory ? " and " : "",
-           memory ? memory : "");
+    printf("sync      %.0f of %.0f tokens with equal bits, by file%s%s\n", number(r, "sync", "equal"), number(r, "sync", "tokens"),
+           memory ? " and " : "", memory ? memory : "");
     if (why)
         printf("          by file alone: %s\n", why);
 }
@@ -171,8 +172,8 @@ static void report_print(const json_t *r, const struct cairn_error *err, enum ca
     if (json_object_get(r, "whole"))
         printf("whole     %.0f tokens drawn and scored again\n", number(r, "whole", "drawn"));
     if (json_object_get(r, "step"))
-        printf("share     %.3g%% of a step of this run (%.3g s, over %.0f of them); in each step the comparison takes %.2g%%\n", 100 * number(r, "step", "check"),
-               number(r, "step", "seconds"), number(r, "step", "steps"), 100 * number(r, "step", "compare_share"));
+        printf("share     %.3g%% of a step of this run (%.3g s, over %.0f of them); in each step the comparison takes %.2g%%\n",
+               100 * number(r, "step", "check"), number(r, "step", "seconds"), number(r, "step", "steps"), 100 * number(r, "step", "compare_share"));
     printf("%s\n", st == CAIRN_OK ? "one policy" : err->text);
 }
 

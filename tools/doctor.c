@@ -97,8 +97,8 @@ static void gpus_check(struct report *r)
     } else if (n == 0) {
         if (cairn_compute_open(&k, &(struct cairn_compute_opts){.backend = "cuda"}, &err) == CAIRN_OK)
             cairn_compute_close(&k);
-        snprintf(found, sizeof found, there ? "built, but it finds no GPU (%.350s); the machine has: %.350s" : "built, but no GPU is here (%.350s)", err.text,
-                 here);
+        snprintf(found, sizeof found, there ? "built, but it finds no GPU (%.350s); the machine has: %.350s" : "built, but no GPU is here (%.350s)",
+                 err.text, here);
         tell(r, NOTE, "CUDA back-end", found, there ? "see nvidia-smi, and CUDA_VISIBLE_DEVICES" : "not needed on the CPU");
     }
     for (int i = 0; i < n; i++)

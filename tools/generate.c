@@ -52,7 +52,8 @@ static error_t option(int key, char *arg, struct argp_state *state)
 {
     struct arguments *a = state->input;
 
-    return key == ARGP_KEY_ARG || key >= CAIRN_OPT_ADAPTER ? cairn_model_args_take(&a->model, key, arg, state) : cairn_cli_take(slots, key, arg, state);
+    return key == ARGP_KEY_ARG || key >= CAIRN_OPT_ADAPTER ? cairn_model_args_take(&a->model, key, arg, state)
+                                                           : cairn_cli_take(slots, key, arg, state);
 }
 
 struct job {

@@ -89,15 +89,15 @@ static enum cairn_status tell_model(const struct args *a, const struct cairn_hf 
         if (h->table.param[i].keep_f32 && h->table.param[i].frozen)
             biases += cairn_param_count(&h->table.param[i]);
     if (a->json)
-        return cairn_cli_json(
-            json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:s?, s:s}", "model", a->dir,
-                      "architecture", arch_name(c), "kind", "base", "layers", c->layers, "tensors", (json_int_t)h->tensors, "elements", (json_int_t)h->elements,
-                      "bytes", (json_int_t)h->bytes, "parameters", (json_int_t)(own - biases), "selection_biases", (json_int_t)biases,
-                      "mtp_tensors", (json_int_t)h->mtp_tensors, "mtp_elements", (json_int_t)h->mtp_elements, "vision_tensors",
-                      (json_int_t)h->vision_tensors, "vision_elements", (json_int_t)h->vision_elements, "passed_through",
-                      (json_int_t)h->npassed, "fp8_tensors", (json_int_t)h->fp8_tensors, "tokenizer_ids", (json_int_t)ids, "vocab_size",
-                      (int)c->vocab, "out", a->out, "status", status),
-            err);
+        return cairn_cli_json(json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:s?, s:s}", "model",
+                                        a->dir, "architecture", arch_name(c), "kind", "base", "layers", c->layers, "tensors", (json_int_t)h->tensors,
+                                        "elements", (json_int_t)h->elements, "bytes", (json_int_t)h->bytes, "parameters", (json_int_t)(own - biases),
+                                        "selection_biases", (json_int_t)biases, "mtp_tensors", (json_int_t)h->mtp_tensors, "mtp_elements",
+                                        (json_int_t)h->mtp_elements, "vision_tensors", (json_int_t)h->vision_tensors, "vision_elements",
+                                        (json_int_t)h->vision_elements, "passed_through", (json_int_t)h->npassed, "fp8_tensors",
+                                        (json_int_t)h->fp8_tensors, "tokenizer_ids", (json_int_t)ids, "vocab_size", (int)c->vocab, "out", a->out,
+                                        "status", status),
+                              err);
     printf("%s: %s, %d layers, %lld parameters and %lld selection biases\n", a->dir, arch_name(c), c->layers, (long long)(own - biases),
            (long long)biases);
     printf("  %lld tensors, %lld elements, %lld bytes in %d file%s\n", (long long)h->tensors, (long long)h->elements, (long long)h->bytes,

@@ -134,7 +134,8 @@ static json_t *page_json(const char *dir, const char *root, const struct cairn_m
     }
     for (int i = 0; i < m->nshards; i++) {
         cairn_digest_hex(m->shards[i]->digest, hex);
-        json_array_append_new(shards, json_pack("{s:s, s:I, s:s}", "file", m->shards[i]->file, "size", (json_int_t)m->shards[i]->size, "digest", hex));
+        json_array_append_new(shards,
+                              json_pack("{s:s, s:I, s:s}", "file", m->shards[i]->file, "size", (json_int_t)m->shards[i]->size, "digest", hex));
     }
     for (int i = 0; i < m->ntensors; i++)
         json_array_append_new(tensors, tensor_json(&m->tensors[i]));

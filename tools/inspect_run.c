@@ -170,8 +170,8 @@ static enum cairn_status page_json(const struct cairn_run *run, json_t **json, s
                                                (json_int_t)t.kind[k].collected, "bytes", (json_int_t)t.kind[k].bytes));
     cairn_digest_hex(run->hash, hex);
     *json = json_pack("{s:s, s:s, s:s, s:o, s:o, s:I, s:I, s:s, s:O, s:O}", "run", run->dir, "uuid", run->uuid, "recipe", hex, "amended_recipes",
-                      recipes_json(run), "amendments", cairn_amendments_json(run), "steps_done", (json_int_t)steps_done(run, steps), "steps_total", (json_int_t)steps, "model", cairn_str_z(&model), "artefacts", kinds,
-                      "evaluations", evals);
+                      recipes_json(run), "amendments", cairn_amendments_json(run), "steps_done", (json_int_t)steps_done(run, steps), "steps_total",
+                      (json_int_t)steps, "model", cairn_str_z(&model), "artefacts", kinds, "evaluations", evals);
 out:
     cairn_str_free(&model);
     json_decref(evals);

@@ -50,7 +50,8 @@ static error_t option(int key, char *arg, struct argp_state *state)
     }
     if (key == OPT_JSON) /* it is JSON anyway */
         return 0;
-    return key == ARGP_KEY_ARG || key >= CAIRN_OPT_ADAPTER ? cairn_model_args_take(&a->model, key, arg, state) : cairn_cli_take(slots, key, arg, state);
+    return key == ARGP_KEY_ARG || key >= CAIRN_OPT_ADAPTER ? cairn_model_args_take(&a->model, key, arg, state)
+                                                           : cairn_cli_take(slots, key, arg, state);
 }
 
 /* What is being run: some lines, and room for their rows. */

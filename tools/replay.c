@@ -55,7 +55,12 @@ static const struct cairn_cli_slot slots[] = {
 static error_t option(int key, char *arg, struct argp_state *state)
 {
     struct args *a = state->input;
-    enum action action = key == 's' ? SCORE : key == 't' ? TRAIN : key == 'f' ? FROM : key == OPT_REGENERATE ? REGENERATE : key == OPT_EXPORT ? EXPORT : NONE;
+    enum action action = key == 's'              ? SCORE
+                         : key == 't'            ? TRAIN
+                         : key == 'f'            ? FROM
+                         : key == OPT_REGENERATE ? REGENERATE
+                         : key == OPT_EXPORT     ? EXPORT
+                                                 : NONE;
     struct cairn_error err = {0};
 
     if (action != NONE) {
@@ -72,15 +77,19 @@ static error_t option(int key, char *arg, struct argp_state *state)
 }
 
 static const struct argp argp = {
-    options, option,
+    options,
+    option,
     "DIR --score RECIPE [key=value ...]\nDIR --train --run NEW [key=value ...]\nDIR --regenerate [--sample P]\nDIR --export FILE\n"
     "RECIPE --from FILE --run NEW [key=value ...]",
-    "Uses stored rollouts again, all or a slice of them (--only). --train takes DIR's amendments along; a key=value goes before what they say of that "
+    "Uses stored rollouts again, all or a slice of them (--only). --train takes DIR's amendments along; a key=value goes before what they say of "
+    "that "
     "key. FILE: JSON lines {\"id\", \"prompt\", \"answer\", \"responses\": [{\"text\"}]}; "
     "a response may bring \"ids\", with \"logprobs\", and \"finish\" (\"stop\" or \"length\").\v"
     "Examples:\n  cairn replay /tmp/tiny -s recipes/tiny.yaml --only verdict=wrong --changes\n"
     "  cairn replay /tmp/tiny --regenerate --sample 0.05",
-    NULL, NULL, NULL};
+    NULL,
+    NULL,
+    NULL};
 
 char *cairn_replay_override(const char *key, const char *text)
 {
@@ -99,8 +108,8 @@ int cairn_replay_origin(const struct cairn_recipe *r, const char *kind)
     return !strncmp(origin, kind, n) && origin[n] == ' ';
 }
 
-enum cairn_status cairn_replay_trains(const struct cairn_run *run, const struct cairn_link *l, const struct cairn_recipe *recipe, struct cairn_str *keys,
-                                      struct cairn_error *err)
+enum cairn_status cairn_replay_trains(const struct cairn_run *run, const struct cairn_link *l, const struct cairn_recipe *recipe,
+                                      struct cairn_str *keys, struct cairn_error *err)
 {
     char *dir = cairn_link_path(run, l);
     struct cairn_reader *reader = NULL;
@@ -136,7 +145,8 @@ enum cairn_status cairn_replay_origin_check(const struct cairn_run *run, struct 
     if (!cairn_replay_origin(run->recipe, "file"))
         return CAIRN_OK;
     if (!cairn_link_done(run, &first))
-        return cairn_fail(err, CAIRN_ENOINPUT, "%s wants recorded rollouts (run.origin) that are not there; call cairn replay --from again", run->dir);
+        return cairn_fail(err, CAIRN_ENOINPUT, "%s wants recorded rollouts (run.origin) that are not there; call cairn replay --from again",
+                          run->dir);
     if (cairn_link_done(run, &train))
         return CAIRN_OK;
     st = cairn_replay_trains(run, &first, cairn_run_recipe(run, 1), &keys, err);

@@ -43,8 +43,8 @@ char *cairn_replay_override(const char *key, const char *text);
 int cairn_replay_origin(const struct cairn_recipe *r, const char *kind);
 /* Recorded rollouts (stages/common/recorded.h) at link l of run: may `recipe` train on them? *keys, if asked for, gets what would have to be said
  * that it may. OK for all other rollouts, and for those that were collected. */
-enum cairn_status cairn_replay_trains(const struct cairn_run *run, const struct cairn_link *l, const struct cairn_recipe *recipe, struct cairn_str *keys,
-                                      struct cairn_error *err);
+enum cairn_status cairn_replay_trains(const struct cairn_run *run, const struct cairn_link *l, const struct cairn_recipe *recipe,
+                                      struct cairn_str *keys, struct cairn_error *err);
 /* May the chain of `run` go on here or in Slurm? One that replays another's rollouts must not sample its own, one of recorded responses must have
  * them and be able to train on them. */
 enum cairn_status cairn_replay_origin_check(const struct cairn_run *run, struct cairn_error *err);

@@ -256,7 +256,8 @@ static enum cairn_status file_read(struct making *k, const char *path, struct ca
     }
     TRY(st);
     if (!k->r.n)
-        TRY(cairn_fail(err, CAIRN_EDATA, "%s: no response in it%s%s", path, k->only->text.len ? " that fits --only" : "", cairn_str_z(&k->only->text)));
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: no response in it%s%s", path, k->only->text.len ? " that fits --only" : "",
+                       cairn_str_z(&k->only->text)));
     TRY(cairn_rollouts_finish(&k->r, path, err));
 out:
     cairn_jsonl_close(file);

@@ -1,10 +1,10 @@
 /* replay_train.c - trains again from another run's rollouts (replay.h).
  *
  * NEW has the old run's recipe and amendments with the overrides laid over them (replay_recipe.h). Its chain is walked as `cairn run` does, but for
- * the rollouts of training steps, which are copied: their inputs name the original by digest ("file:origin"), not a policy of NEW. Scores, training, policies and evaluations are
- * made anew, so with unchanged settings NEW's digest is the old run's. The warm start is copied where nothing that it depends on has changed.
- * A slice (--only) leaves the other rollouts in place, unused; steps that are not meant or have nothing that is are left out, and those that
- * remain are steps 1, 2, ... of NEW.
+ * the rollouts of training steps, which are copied: their inputs name the original by digest ("file:origin"), not a policy of NEW. Scores, training,
+ * policies and evaluations are made anew, so with unchanged settings NEW's digest is the old run's. The warm start is copied where nothing that it
+ * depends on has changed. A slice (--only) leaves the other rollouts in place, unused; steps that are not meant or have nothing that is are left out,
+ * and those that remain are steps 1, 2, ... of NEW.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -162,7 +162,8 @@ out:
 }
 
 /* Steps whose rollouts are there and meant; of those from 1 on without a gap. */
-static enum cairn_status sources_find(const struct cairn_run *old, const struct cairn_only *only, struct cairn_replay_sources *s, struct cairn_error *err)
+static enum cairn_status sources_find(const struct cairn_run *old, const struct cairn_only *only, struct cairn_replay_sources *s,
+                                      struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     char *dir = NULL;

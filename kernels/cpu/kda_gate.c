@@ -51,7 +51,8 @@ static void gate_rows(void *ctx, int64_t begin, int64_t end, void *scratch)
                 int64_t some = k->D - j < VL ? k->D - j : VL, i = h * k->D + j;
                 v16 x = v16_loadn(at1(&k->f, n) + i, some, 0.0f) + v16_loadn(f32(&k->bias) + i, some, 0.0f);
 
-                v16_storen(at1(&k->g, n) + i, k->bound < 0.0f ? bound * v16_sigmoid(cairn_planted("kda-gate-without-a") ? x : A * x) : -A * softplus(x), some);
+                v16_storen(at1(&k->g, n) + i,
+                           k->bound < 0.0f ? bound * v16_sigmoid(cairn_planted("kda-gate-without-a") ? x : A * x) : -A * softplus(x), some);
             }
         }
         for (int64_t h = 0; h < k->H; h += VL) {

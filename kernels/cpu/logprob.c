@@ -166,7 +166,9 @@ static void row_gradient(float *l, int64_t V, float scale, int64_t target, float
             d = d - e * q * (v16_max(lp, low) + H);
         v16_storen(l + i, d * k, m);
     }
-    l[target] = (dlp * (1.0f - (cairn_planted("logprob-bwd-target") ? 0.0f : p)) - (dh != 0.0f ? dh * p * ((at < -104.0f ? -104.0f : at) + entropy) : 0.0f)) * scale;
+    l[target] =
+        (dlp * (1.0f - (cairn_planted("logprob-bwd-target") ? 0.0f : p)) - (dh != 0.0f ? dh * p * ((at < -104.0f ? -104.0f : at) + entropy) : 0.0f)) *
+        scale;
 }
 
 struct backward {

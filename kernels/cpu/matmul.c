@@ -102,9 +102,9 @@ static struct gemm of_group(const struct job *j, int64_t e)
 {
     int64_t first = j->offsets[e], n = j->offsets[e + 1] - first;
     int tn = j->form == CAIRN_TN;
-    const void *w =
-        tn ? (const void *)at1(&j->w, first)
-           : (const char *)j->w.p + (size_t)((cairn_planted("grouped-next-expert") ? e ^ (j->products > (e ^ 1)) : e) * j->w.s[0]) * cairn_dtype_size(j->w.type);
+    const void *w = tn ? (const void *)at1(&j->w, first)
+                       : (const char *)j->w.p + (size_t)((cairn_planted("grouped-next-expert") ? e ^ (j->products > (e ^ 1)) : e) * j->w.s[0]) *
+                                                    cairn_dtype_size(j->w.type);
     struct gemm g = gemm_product(j->form, at1(&j->x, first), j->x.s[0], w, j->w.type, tn ? j->w.s[0] : j->w.s[1],
                                  tn ? at1(&j->y, e) : at1(&j->y, first), tn ? j->y.s[1] : j->y.s[0], n, j->K, j->O);
 

@@ -53,7 +53,8 @@ __device__ static inline void bring_q(const struct attention_job *k, int64_t n, 
 
 /* Warpgroup 3. 64 threads a buffer: thread t finds the row of key t of blocks t / 64, t / 64 + 2, ..., while the block before is on
  * its way, and brings chunk t % 8 of each line of keys t / 8 + 8 i. q: that is on its way, too. */
-__device__ static inline void gather(const struct attention_job *k, int64_t n, int blocks, const struct plan *plan, struct flow f, int q, struct room *s)
+__device__ static inline void gather(const struct attention_job *k, int64_t n, int blocks, const struct plan *plan, struct flow f, int q,
+                                     struct room *s)
 {
     int t = threadIdx.x % 64, buffer = threadIdx.x % 128 / 64, line = t / 8, chunk = t % 8;
     const int32_t *idx = k->idx + (n + plan->rows - 1) * k->T;
@@ -102,8 +103,8 @@ __device__ static inline void gather(const struct attention_job *k, int64_t n, i
 }
 
 /* Warpgroup 0. */
-__device__ static inline void weigh(const struct attention_job *k, int64_t n, int h0, int heads, int blocks, const struct plan *plan, struct flow f, int q_given,
-                                struct room *s)
+__device__ static inline void weigh(const struct attention_job *k, int64_t n, int h0, int heads, int blocks, const struct plan *plan, struct flow f,
+                                    int q_given, struct room *s)
 {
     int lane = threadIdx.x % 32, r = threadIdx.x % 128 / 32 * 16 + lane / 4, g[2];
     float most[2] = {-INFINITY, -INFINITY}, total[2] = {0.0f, 0.0f}, scale = k->scale * LOG2E;
@@ -194,8 +195,8 @@ __device__ static inline void weigh(const struct attention_job *k, int64_t n, in
 }
 
 /* Warpgroups 1 and 2: channels 256 w .. */
-__device__ static inline void sum_values(const struct attention_job *k, int64_t n, int h0, int heads, int blocks, const struct plan *plan, struct flow f,
-                                     struct room *s)
+__device__ static inline void sum_values(const struct attention_job *k, int64_t n, int h0, int heads, int blocks, const struct plan *plan,
+                                         struct flow f, struct room *s)
 {
     int w = threadIdx.x / 128 - 1, lane = threadIdx.x % 32, r = threadIdx.x % 128 / 32 * 16 + lane / 4;
     uint64_t p = wgmma_operand(shared_address(s->p), 0, 1024);

@@ -321,7 +321,10 @@ extern "C" enum cairn_status cairn_ship_cuda(struct cairn_stream *s, const struc
     if (!call_ok(&c))
         return call_end(&c);
     k.each = a->units / ((int64_t)c.cuda->sms * 64);
-    k.each = k.each > 8 ? 8 : k.each > 1 ? k.each : a->units > (int64_t)c.cuda->sms * 16 ? 2 : 1; /* a search for the first run costs as much as a tile */
+    k.each = k.each > 8                             ? 8
+             : k.each > 1                           ? k.each
+             : a->units > (int64_t)c.cuda->sms * 16 ? 2
+                                                    : 1; /* a search for the first run costs as much as a tile */
     grid = (unsigned)ceil_div(a->units, k.each * WARPS);
     k.meeting = grid ? meeting_take(&c) : NULL;
     if (!grid)

@@ -3,8 +3,8 @@
  * The canonical text is hashed into the identity of artefacts, so its number forms are part of the format:
  * integers in decimal; a real of integral value below 2^63 as that integer (so 1.0 and 1 are one value, one text),
  * -0.0 as "-0.0"; any other in the fewest of 15, 16 and 17 significant digits ("%.15g", ...) that read back to the
- * same bits, which makes the text a fixed point: parsed and written again it is equal. Object keys are sorted by bytes. Strings are UTF-8; only '"', '\' and control
- * characters are escaped.
+ * same bits, which makes the text a fixed point: parsed and written again it is equal. Object keys are sorted by bytes. Strings are UTF-8; only '"',
+ * '\' and control characters are escaped.
  */
 #include "base/json.h"
 

@@ -52,7 +52,8 @@ int cairn_compare_matrix(struct cairn_compare *c, struct item a, struct item b)
     if (x->s[0] == 'v' && (sa || sb))
         return differ(c, "another shape");
     for (int i = 0; i < x->n; i++) {
-        const struct cairn_value *u = cairn_compare_value(c, item(x->kid[i], a.sign, a.gold)), *v = cairn_compare_value(c, item(y->kid[i], b.sign, b.gold));
+        const struct cairn_value *u = cairn_compare_value(c, item(x->kid[i], a.sign, a.gold)),
+                                 *v = cairn_compare_value(c, item(y->kid[i], b.sign, b.gold));
 
         if (sa && u)
             u = cairn_value_mul(c->alg, sa, u);

@@ -3,8 +3,9 @@
  *
  * A slot is one sequence. Slots that were forked share whole pages (reference counts); a page that is shared and about to be
  * written is copied first (copy on write). Indexer keys of pools lie in the same pages, one a pool. KDA's state and convolution rows,
- * and the rows of the indexer's open pool, are one entry a slot; a fork copies its origin's when either of the two goes on. Pages are numbered alike in all layers, so a slot has one page table. Everything is
- * allocated at creation. A full cache is not an error: cairn_cache_extend says so and the scheduler waits.
+ * and the rows of the indexer's open pool, are one entry a slot; a fork copies its origin's when either of the two goes on. Pages are numbered alike
+ * in all layers, so a slot has one page table. Everything is allocated at creation. A full cache is not an error: cairn_cache_extend says so and the
+ * scheduler waits.
  */
 #ifndef CAIRN_MODEL_CACHE_H
 #define CAIRN_MODEL_CACHE_H

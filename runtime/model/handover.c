@@ -162,8 +162,8 @@ static enum cairn_status tell(struct cairn_handover *h, struct told *t, struct c
         st = CAIRN_NOMEM(err);
     for (int j = 0; st == CAIRN_OK && j < h->o.table->count; j++)
         if (h->o.table->param[j].keep_f32 && !h->o.table->param[j].frozen && (h->o.dtype != CAIRN_F32 || h->o.compute->act != CAIRN_F32))
-            st = cairn_fail(err, CAIRN_EDEVICE, "%s is trained and stays f32 beside weights of %s; such policies go through files", h->o.table->param[j].name,
-                            cairn_dtype_name(h->o.dtype != CAIRN_F32 ? h->o.dtype : h->o.compute->act));
+            st = cairn_fail(err, CAIRN_EDEVICE, "%s is trained and stays f32 beside weights of %s; such policies go through files",
+                            h->o.table->param[j].name, cairn_dtype_name(h->o.dtype != CAIRN_F32 ? h->o.dtype : h->o.compute->act));
     if (st == CAIRN_OK && h->trainer)
         st = cairn_hand_store_parts(h, h->o.give, held, &n_held, err);
     if (st == CAIRN_OK && h->sampler)

@@ -78,7 +78,8 @@ enum cairn_status cairn_handover_bind(struct cairn_handover *h, struct cairn_sto
 void cairn_handover_close(struct cairn_handover *h);
 enum cairn_handover_path cairn_handover_path(const struct cairn_handover *h);
 const struct cairn_transit *cairn_handover_plan(const struct cairn_handover *h); /* NULL on the file path */
-int cairn_handover_left(const struct cairn_handover *h); /* 1: a sampler whose memory this trainer writes has closed its handle: it needs nothing more */
+int cairn_handover_left(
+    const struct cairn_handover *h); /* 1: a sampler whose memory this trainer writes has closed its handle: it needs nothing more */
 uint64_t cairn_handover_generation(const struct cairn_handover *h); /* sampler: newest that is committed, trainer: last given; 0: none */
 
 /* Trainer's ranks, all of them: generation from 1 on, above the last one; tag: step and policy digest. Returns when it is committed: on

@@ -168,8 +168,8 @@ enum cairn_status cairn_hand_looked(struct cairn_handover *h, int *ended, struct
 enum cairn_status cairn_hand_look_end(struct cairn_handover *h, struct cairn_error *err);
 int cairn_hand_verified(const struct cairn_handover *h, int chunk, int slot, uint64_t generation); /* with h->want */
 /* The sentence about a chunk that is not what was sent. */
-enum cairn_status cairn_hand_differs(const struct cairn_handover *h, int chunk, uint64_t generation, struct cairn_digest have, struct cairn_digest want,
-                                     struct cairn_error *err);
+enum cairn_status cairn_hand_differs(const struct cairn_handover *h, int chunk, uint64_t generation, struct cairn_digest have,
+                                     struct cairn_digest want, struct cairn_error *err);
 /* The verified slot becomes the sampler's weights. */
 enum cairn_status cairn_hand_adopt(struct cairn_handover *h, int slot, struct cairn_error *err);
 void cairn_hand_read_close(struct cairn_handover *h);

@@ -46,8 +46,8 @@ static enum cairn_status place_tables(struct cairn_handover *h, struct cairn_err
         for (int j = k->piece; j < k->piece + k->pieces; j++) {
             const struct cairn_transit_piece *q = &h->plan.piece[j];
 
-            TRY(cairn_runs_add_transfer(&h->place_runs, &h->place_call[i], q, (int64_t)(q->wire - k->wire) / size, q->n, (int64_t)q->drop[place].at / size,
-                                        q->drop[place].step, err));
+            TRY(cairn_runs_add_transfer(&h->place_runs, &h->place_call[i], q, (int64_t)(q->wire - k->wire) / size, q->n,
+                                        (int64_t)q->drop[place].at / size, q->drop[place].step, err));
         }
         cairn_runs_end(&h->place_runs, &h->place_call[i]);
     }
@@ -308,7 +308,8 @@ enum cairn_status cairn_hand_wire_give(struct cairn_handover *h, uint64_t genera
     return meet(h, &m, err);
 }
 
-enum cairn_status cairn_hand_wire_take(struct cairn_handover *h, uint64_t generation, uint64_t *got, struct cairn_ring_tag *tag, struct cairn_error *err)
+enum cairn_status cairn_hand_wire_take(struct cairn_handover *h, uint64_t generation, uint64_t *got, struct cairn_ring_tag *tag,
+                                       struct cairn_error *err)
 {
     struct message m = {.generation = generation};
     enum cairn_status st = meet(h, &m, err);

@@ -89,7 +89,8 @@ static enum cairn_status chunk_tables(struct cairn_handover *h, struct cairn_han
         for (int i = c->piece; i < c->piece + c->pieces; i++) {
             const struct cairn_transit_piece *q = &h->plan.piece[i];
 
-            TRY(cairn_runs_add_transfer(&h->drop, &m->drop[k], q, elements(h, q->wire - c->wire), q->n, elements(h, q->drop[k].at), q->drop[k].step, err));
+            TRY(cairn_runs_add_transfer(&h->drop, &m->drop[k], q, elements(h, q->wire - c->wire), q->n, elements(h, q->drop[k].at), q->drop[k].step,
+                                        err));
         }
         cairn_runs_end(&h->drop, &m->drop[k]);
     }

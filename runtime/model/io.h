@@ -40,7 +40,8 @@ struct cairn_save_opts {
     const char *what;                /* name of a progress bar, or NULL */
     const struct cairn_store *share; /* or NULL; only the rows that this store has, as parts of the tensors (shares.h) */
     int through;                     /* 1: a stop that is requested does not end it */
-    const struct cairn_digest *told; /* or NULL: [table->count] sums of the tensors as they would be written: told, not written (hollow, ckpt/shard.h) */
+    const struct cairn_digest
+        *told; /* or NULL: [table->count] sums of the tensors as they would be written: told, not written (hollow, ckpt/shard.h) */
 };
 
 /* Writes the set into the attempt. manifest (may be NULL: the shards' entry files are there for whoever commits): gets the entries.

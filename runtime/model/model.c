@@ -103,7 +103,8 @@ static enum cairn_status layers(struct cairn_pass *p, struct cairn_error *err)
         TRY(cairn_layer_forward(&p->call, &p->layer[i], &p->x[i], &p->x[i + 1], &p->idx[p->index_of[i]], &p->save[i], &p->work[i],
                                 err));
     if (p->m.config->streams)
-        TRY(cairn_hyper_sum(&p->call, &p->x[p->m.config->layers], &p->one, cairn_planted("streams-not-averaged") ? 1 : 1 / (float)p->m.config->streams, err));
+        TRY(cairn_hyper_sum(&p->call, &p->x[p->m.config->layers], &p->one,
+                            cairn_planted("streams-not-averaged") ? 1 : 1 / (float)p->m.config->streams, err));
 out:
     return st;
 }

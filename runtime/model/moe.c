@@ -92,8 +92,9 @@ enum cairn_status cairn_moe_forward(const struct cairn_call *c, const struct cai
     if (l->shared_experts > 0 && cairn_planted("shared-expert-twice"))
         TRY(cairn_mlp_forward(&side, &l->shared, x, y, &s->shared, err));
     OP(c, matmul, .form = CAIRN_NT, .x = *x, .w = l->router_w, .y = w->r, .alpha = 1, .segments = 1);
-    OP(c, router, .r = w->r, .bias = cairn_planted("router-bias-lost") ? (struct cairn_tensor){0} : l->bias, .idx = s->choice, .gate = s->gate, .prob = s->prob, .n_group = cfg->n_group,
-       .topk_group = cfg->topk_group, .norm = cfg->norm_topk, .scale = cairn_planted("routed-scale-lost") ? 1 : cfg->routed_scale);
+    OP(c, router, .r = w->r, .bias = cairn_planted("router-bias-lost") ? (struct cairn_tensor){0} : l->bias, .idx = s->choice, .gate = s->gate,
+       .prob = s->prob, .n_group = cfg->n_group, .topk_group = cfg->topk_group, .norm = cfg->norm_topk,
+       .scale = cairn_planted("routed-scale-lost") ? 1 : cfg->routed_scale);
     OP(c, dispatch, .idx = s->choice, .offsets = s->offsets, .token = s->token, .where = s->where);
     OP(c, rows, .src = *x, .src_index = s->token, .dst = s->x);
     TRY(cairn_linear_forward(c, &l->gate, &s->offsets, &s->x, &s->a, 0, &s->t_gate, err));

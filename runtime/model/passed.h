@@ -1,7 +1,7 @@
 /* passed.h - tensors of a checkpoint that this program does not use and gives back untouched (MTP, vision, idle indexers).
  *
- * content.passed of a base artefact lists them: [{"name", "dtype", "shape", "digest"}, ...], sorted by name; digest is XXH3-128 of the bytes. The bytes
- * lie in the artefact itself (self-contained; a tensor whose type or name a shard cannot hold is a u8 array "passed:INDEX"), or
+ * content.passed of a base artefact lists them: [{"name", "dtype", "shape", "digest"}, ...], sorted by name; digest is XXH3-128 of the bytes. The
+ * bytes lie in the artefact itself (self-contained; a tensor whose type or name a shard cannot hold is a u8 array "passed:INDEX"), or
  * still in the directory that was imported, whose path is info.source.path.
  * Block-FP8 tensors were dequantised to BF16 as everything else, so their scales are not here.
  */

@@ -6,9 +6,9 @@
  *               gate_up_proj, "...experts.lora_A.weight" [E*r, F] with B [D, r*E] for down_proj: what peft itself reads
  * Both are read without loss. What is written, peft 0.21 on transformers 5.17 loads (which takes module names ending in gate_proj, up_proj,
  * down_proj for the experts', so dense and shared MLPs stand in target_parameters); but per-expert files without down_proj, or without experts
- * at all, are for other readers; for glm5_next, whose experts peft does not fuse by itself, all per-expert files are. Refused by name: DoRA and other variants, biases, modules_to_save, fan_in_fan_out, adapters on the
- * router, the indexer, embedding or head, targets that match nothing, tensors that fit no layer, shapes that do not fit the rank,
- * and the transposed expert layout of peft <= 0.18.
+ * at all, are for other readers; for glm5_next, whose experts peft does not fuse by itself, all per-expert files are. Refused by name: DoRA and other
+ * variants, biases, modules_to_save, fan_in_fan_out, adapters on the router, the indexer, embedding or head, targets that match nothing, tensors that
+ * fit no layer, shapes that do not fit the rank, and the transposed expert layout of peft <= 0.18.
  *
  * Memory: headers, and one layer's tensors at a time.
  */

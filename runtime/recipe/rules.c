@@ -59,10 +59,11 @@ static enum cairn_status rollout(const struct cairn_recipe *r, struct cairn_erro
     if (cairn_recipe_bool(r, "rollout.carry") && !cairn_recipe_has(r, "rollout.dynamic"))
         return cairn_recipe_fail(r, "rollout.carry", err, "only rollout.dynamic leaves surplus groups to carry");
     if (cairn_recipe_i64(r, "rollout.tasks") > 1 && cairn_recipe_has(r, "rollout.dynamic"))
-        return cairn_recipe_fail(r, "rollout.tasks", err,
-                                 "%lld: with rollout.dynamic the candidates depend on verdicts about earlier ones, which independent tasks cannot know; "
-                                 "use replicas (rollout.parallel.dp)",
-                                 (long long)cairn_recipe_i64(r, "rollout.tasks"));
+        return cairn_recipe_fail(
+            r, "rollout.tasks", err,
+            "%lld: with rollout.dynamic the candidates depend on verdicts about earlier ones, which independent tasks cannot know; "
+            "use replicas (rollout.parallel.dp)",
+            (long long)cairn_recipe_i64(r, "rollout.tasks"));
     if (!r->whole)
         return CAIRN_OK;
     if (!cairn_recipe_has(r, "train.truncation")) {

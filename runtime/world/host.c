@@ -49,7 +49,8 @@ static void close_pair(const struct cairn_tensor *src, const struct cairn_tensor
         cairn_buffer_close(dst->buf);
 }
 
-static enum cairn_status host_bcast(void *state, struct cairn_stream *s, const char *what, int root, const struct cairn_tensor *t, struct cairn_error *err)
+static enum cairn_status host_bcast(void *state, struct cairn_stream *s, const char *what, int root, const struct cairn_tensor *t,
+                                    struct cairn_error *err)
 {
     struct cairn_group *g = state;
     enum cairn_status st = cairn_stream_wait(s, err);
@@ -63,8 +64,8 @@ static enum cairn_status host_bcast(void *state, struct cairn_stream *s, const c
     return st;
 }
 
-static enum cairn_status host_allgatherv(void *state, struct cairn_stream *s, const char *what, const struct cairn_tensor *dst, const struct cairn_tensor *src,
-                                         const size_t *bytes, struct cairn_error *err)
+static enum cairn_status host_allgatherv(void *state, struct cairn_stream *s, const char *what, const struct cairn_tensor *dst,
+                                         const struct cairn_tensor *src, const size_t *bytes, struct cairn_error *err)
 {
     enum cairn_status st = cairn_stream_wait(s, err);
     const char *p;

@@ -251,8 +251,8 @@ out:
     return st;
 }
 
-static enum cairn_status nccl_alltoallv(void *state, struct cairn_stream *stream, const char *what, const struct cairn_tensor *dst, const size_t *recvs,
-                                        const struct cairn_tensor *src, const size_t *sends, struct cairn_error *err)
+static enum cairn_status nccl_alltoallv(void *state, struct cairn_stream *stream, const char *what, const struct cairn_tensor *dst,
+                                        const size_t *recvs, const struct cairn_tensor *src, const size_t *sends, struct cairn_error *err)
 {
     struct state *s = state;
     enum cairn_status st = CAIRN_OK;

@@ -89,8 +89,9 @@ struct cairn_transit {
 
 /* CAIRN_EDATA names the tensor and rows that are wanted and that nobody holds; CAIRN_EBUG: a part outside of its tensor. chunk_bytes 0:
  * CAIRN_TRANSIT_CHUNK. */
-enum cairn_status cairn_transit_create(struct cairn_transit *p, const struct cairn_transit_tensor *tensor, int tensors, const struct cairn_transit_part *held,
-                                    int helds, const struct cairn_transit_part *wanted, int wanteds, size_t chunk_bytes, struct cairn_error *err);
+enum cairn_status cairn_transit_create(struct cairn_transit *p, const struct cairn_transit_tensor *tensor, int tensors,
+                                       const struct cairn_transit_part *held, int helds, const struct cairn_transit_part *wanted, int wanteds,
+                                       size_t chunk_bytes, struct cairn_error *err);
 void cairn_transit_free(struct cairn_transit *p);
 /* 1: in the memory of places[k] of its lane the chunk lies as on the wire, so that it may land there: *at is where. */
 int cairn_transit_lands(const struct cairn_transit *p, const struct cairn_transit_chunk *c, int k, size_t *at);

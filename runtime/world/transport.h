@@ -35,10 +35,11 @@ struct cairn_transport {
      * The world calls it before any operation of the wire, which must not block while device work is in flight. */
     enum cairn_status (*settle)(void *state, struct cairn_error *err);
 
-    enum cairn_status (*bcast)(void *state, struct cairn_stream *s, const char *what, int root, const struct cairn_tensor *t, struct cairn_error *err);
+    enum cairn_status (*bcast)(void *state, struct cairn_stream *s, const char *what, int root, const struct cairn_tensor *t,
+                               struct cairn_error *err);
     /* src may be a view of its own place in dst. */
-    enum cairn_status (*allgatherv)(void *state, struct cairn_stream *s, const char *what, const struct cairn_tensor *dst, const struct cairn_tensor *src,
-                                    const size_t *bytes, struct cairn_error *err);
+    enum cairn_status (*allgatherv)(void *state, struct cairn_stream *s, const char *what, const struct cairn_tensor *dst,
+                                    const struct cairn_tensor *src, const size_t *bytes, struct cairn_error *err);
     enum cairn_status (*alltoallv)(void *state, struct cairn_stream *s, const char *what, const struct cairn_tensor *dst, const size_t *recvs,
                                    const struct cairn_tensor *src, const size_t *sends, struct cairn_error *err);
     /* to or from -1: none, and its tensor NULL. */

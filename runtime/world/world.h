@@ -11,8 +11,8 @@
  * --mpi=pmix) is refused: each would think that it is alone and do all of the work.
  *
  * Order of communicators (MPI and NCCL want the same one on all ranks): all, commit, node here; then those of a
- * stage's layout, always tp, ep, cp, pp, dp (several programs in one world: before them those of the roles, role.h); then channels (channel.h) in the same order. Whoever adds one, adds it to
- * this list.
+ * stage's layout, always tp, ep, cp, pp, dp (several programs in one world: before them those of the roles, role.h); then channels (channel.h) in the
+ * same order. Whoever adds one, adds it to this list.
  *
  * One thread at a time calls anything of world.h, group.h and channel.h.
  */

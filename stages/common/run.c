@@ -105,8 +105,8 @@ static enum cairn_status recipe_load(struct cairn_run *r, struct cairn_error *er
     r->hash = r->frozen_hash;
     if (cairn_digest_parse(hex ? hex : "", &made) && !cairn_digest_equal(made, r->hash))
         TRY(cairn_fail(err, CAIRN_ERECIPE,
-                       "%s: a science or layout key is not what the run was made with; put it back, then: cairn amend %s key=value --from-step N", path,
-                       r->dir));
+                       "%s: a science or layout key is not what the run was made with; put it back, then: cairn amend %s key=value --from-step N",
+                       path, r->dir));
     TRY(cairn_amendments_load(&r->amendments, r, err));
 out:
     free(path);
@@ -270,7 +270,8 @@ out:
 
 /* What to do about an outside file at p that is missing or another: the digest says which file it must be; the run's own copy can be
  * made again as long as the file that it was taken from is what it was. */
-static enum cairn_status outside_lost(const char *key, const char *p, const char *original, const char *hex, const char *what, struct cairn_error *err)
+static enum cairn_status outside_lost(const char *key, const char *p, const char *original, const char *hex, const char *what,
+                                      struct cairn_error *err)
 {
     struct cairn_digest want, have;
 
@@ -278,7 +279,8 @@ static enum cairn_status outside_lost(const char *key, const char *p, const char
         return cairn_fail(err, CAIRN_EDATA, "%s: %s %s; put back the file with digest %s, or start a new run", key, p, what, hex);
     if (cairn_digest_parse(hex, &want) && cairn_digest_file(original, &have, NULL, NULL) == CAIRN_OK && cairn_digest_equal(want, have))
         return cairn_fail(err, CAIRN_EDATA, "%s: %s %s; put it back: cp %s %s", key, p, what, original, p);
-    return cairn_fail(err, CAIRN_EDATA, "%s: %s %s; put back the file with digest %s, which was at %s, or start a new run", key, p, what, hex, original);
+    return cairn_fail(err, CAIRN_EDATA, "%s: %s %s; put back the file with digest %s, which was at %s, or start a new run", key, p, what, hex,
+                      original);
 }
 
 enum cairn_status cairn_run_outside(const struct cairn_run *r, const char *key, char **path, struct cairn_error *err)
@@ -436,7 +438,8 @@ out:
     return st;
 }
 
-/* What a run goes on with otherwise, a line each: a key that was left out on the command line this time, run.steps say, would be missed in silence. */
+/* What a run goes on with otherwise, a line each: a key that was left out on the command line this time, run.steps say, would be missed in
+ * silence. */
 static void changes_tell(const struct cairn_run *r, const char *lines)
 {
     for (size_t n; *lines; lines += n + (lines[n] == '\n')) {

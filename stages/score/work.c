@@ -458,7 +458,8 @@ static enum cairn_status failures_tell(const struct scoring *x, int64_t n, struc
 static void share_tell(const struct scoring *x)
 {
     if (x->failure.why[0])
-        cairn_warn("a grader crashed or took too long in this task's share, first at rollout %lld: %s", (long long)x->failure.rollout, x->failure.why);
+        cairn_warn("a grader crashed or took too long in this task's share, first at rollout %lld: %s", (long long)x->failure.rollout,
+                   x->failure.why);
 }
 
 /* With all verdicts: the metrics of the whole step. */

@@ -130,7 +130,9 @@ enum cairn_status cairn_trainer_update(struct cairn_trainer *t, const struct cai
 
 enum cairn_status cairn_trainer_publish(struct cairn_trainer *t, struct cairn_error *err)
 {
-    enum cairn_status st = cairn_planted("publish-forgotten") && t->model.k ? CAIRN_OK : cairn_optimizer_publish(&t->optimizer, cairn_setup_dtype(t->recipe), t->published, err);
+    enum cairn_status st = cairn_planted("publish-forgotten") && t->model.k
+                               ? CAIRN_OK
+                               : cairn_optimizer_publish(&t->optimizer, cairn_setup_dtype(t->recipe), t->published, err);
 
     return st == CAIRN_OK ? st : apart(t, st, err);
 }

@@ -27,11 +27,13 @@ static void known_values(void **state)
     static const struct {
         uint16_t f16;
         double value;
-    } h[] = {{0x0000, 0.0}, {0x3c00, 1.0}, {0xc000, -2.0}, {0x7bff, 65504.0}, {0x0400, 0x1p-14}, {0x0001, 0x1p-24}, {0x03ff, 0x3ffp-24}, {0x3555, 0.333251953125}};
+    } h[] = {{0x0000, 0.0},     {0x3c00, 1.0},     {0xc000, -2.0},      {0x7bff, 65504.0},
+             {0x0400, 0x1p-14}, {0x0001, 0x1p-24}, {0x03ff, 0x3ffp-24}, {0x3555, 0.333251953125}};
     static const struct {
         uint8_t e4m3;
         double value;
-    } e[] = {{0x00, 0.0}, {0x01, 0x1p-9}, {0x07, 7 * 0x1p-9}, {0x08, 0x1p-6}, {0x38, 1.0}, {0x39, 1.125}, {0x7e, 448.0}, {0xfe, -448.0}, {0xb8, -1.0}};
+    } e[] = {{0x00, 0.0},   {0x01, 0x1p-9}, {0x07, 7 * 0x1p-9}, {0x08, 0x1p-6}, {0x38, 1.0},
+             {0x39, 1.125}, {0x7e, 448.0},  {0xfe, -448.0},     {0xb8, -1.0}};
 
     (void)state;
     for (size_t i = 0; i < sizeof h / sizeof *h; i++) {

@@ -35,7 +35,8 @@ static struct cairn_shard_entry *entry(const char *file, const struct cairn_slic
 static struct cairn_manifest *sample(void)
 {
     static const int64_t w[] = {4, 6}, v[] = {3};
-    struct cairn_slice whole = cairn_slice_whole("w", CAIRN_BF16, 2, w), s[2] = {cairn_slice_part(&whole, 0, 0, 1), cairn_slice_whole("v", CAIRN_F32, 1, v)};
+    struct cairn_slice whole = cairn_slice_whole("w", CAIRN_BF16, 2, w),
+                       s[2] = {cairn_slice_part(&whole, 0, 0, 1), cairn_slice_whole("v", CAIRN_F32, 1, v)};
     struct cairn_slice rest = cairn_slice_part(&whole, 0, 1, 3);
     struct cairn_manifest *m = cairn_manifest_create("trainer", 12, "0f1e2d3c");
 
@@ -337,7 +338,8 @@ static void names_beneath(void **state)
     static const struct {
         const char *rel;
         int good;
-    } t[] = {{"x", 1}, {"a1/x.h5", 1}, {"", 0}, {"/x", 0}, {"a//x", 0}, {"a/b/c", 0}, {"a/", 0}, {"../x", 0}, {"a/..", 0}, {".", 0}, {"a b", 0}, {"a\nb", 0}, {".hidden", 1}};
+    } t[] = {{"x", 1},    {"a1/x.h5", 1}, {"", 0},  {"/x", 0},  {"a//x", 0}, {"a/b/c", 0},  {"a/", 0},
+             {"../x", 0}, {"a/..", 0},    {".", 0}, {"a b", 0}, {"a\nb", 0}, {".hidden", 1}};
     char long_name[300];
 
     (void)state;

@@ -24,8 +24,9 @@ static void craft(const char *path, uint64_t len, const char *header, size_t hea
 
 static void good_header(void **state)
 {
-    static const char h[] = "{\"__metadata__\":{\"format\":\"pt\"},\"b\":{\"dtype\":\"U8\",\"shape\":[2,3],\"data_offsets\":[8,14]},"
-                            "\"a\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},\"z\":{\"dtype\":\"F32\",\"shape\":[0,5],\"data_offsets\":[8,8]}}   ";
+    static const char h[] =
+        "{\"__metadata__\":{\"format\":\"pt\"},\"b\":{\"dtype\":\"U8\",\"shape\":[2,3],\"data_offsets\":[8,14]},"
+        "\"a\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},\"z\":{\"dtype\":\"F32\",\"shape\":[0,5],\"data_offsets\":[8,8]}}   ";
     const struct cairn_st_tensor *t;
     unsigned char x[8];
     struct cairn_st *s;
@@ -77,10 +78,12 @@ static void refused(void **state)
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", 8, "data_offsets"},
         {"{\"a\":{\"dtype\":\"F33\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "unknown dtype \"F33\""},
         {"{\"a\":7}", 8, "unknown dtype"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"U8\",\"shape\":[5],\"data_offsets\":[3,8]}}", 8, "overlapping"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"U8\",\"shape\":[5],\"data_offsets\":[3,8]}}", 8,
+         "overlapping"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[4,8]}}", 8, "gap"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[7],\"data_offsets\":[1,8]}}", 8, "gap"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[4,8]}}", 8, "duplicate"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[4,8]}}", 8,
+         "duplicate"},
         {"{\"\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}", 8, "without a name"},
         {"{\"a\xff\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}", 8, ""},
         {"{\"a\\u0000b\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}", 8, ""},
@@ -299,8 +302,10 @@ static void conversions(void **state)
 
 static void indexes(void **state)
 {
-    static const char h1[] = "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"extra\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[4,5]}}";
-    static const char h2[] = "{\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[4,6]}}";
+    static const char h1[] =
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"extra\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[4,5]}}";
+    static const char h2[] =
+        "{\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[4,6]}}";
     static const struct {
         const char *map, *part;
     } bad[] = {
@@ -308,7 +313,8 @@ static void indexes(void **state)
         {"{\"a\":\"x1.safetensors\",\"b\":\"/x2.safetensors\"}", "is no file name"},
         {"{\"a\":\"x1.safetensors\",\"b\":7}", "is no file name"},
         {"{\"a\":\"x1.safetensors\",\"b\":\"x3.safetensors\"}", "x3.safetensors: no such file"},
-        {"{\"a\":\"x1.safetensors\",\"b\":\"x2.safetensors\",\"c\":\"x1.safetensors\",\"d\":\"x1.safetensors\"}", "tensor c is not in x1.safetensors"},
+        {"{\"a\":\"x1.safetensors\",\"b\":\"x2.safetensors\",\"c\":\"x1.safetensors\",\"d\":\"x1.safetensors\"}",
+         "tensor c is not in x1.safetensors"},
         {"{\"b\":\"x2.safetensors\",\"extra\":\"x1.safetensors\"}", "tensor a is in"},
         {"{}", "names 0 files"},
         {"[]", "expected an object"},
@@ -339,7 +345,8 @@ static void files_of_transformers(void **state)
     static const struct {
         const char *dir, *tensor, *word;
         int64_t rows;
-    } t[] = {{"tests/fixtures/models/glm52-tiny", "model.norm.weight", "F32", 0}, {"tests/fixtures/models/bf16-sharded-tiny", "model.norm.weight", "BF16", 0},
+    } t[] = {{"tests/fixtures/models/glm52-tiny", "model.norm.weight", "F32", 0},
+             {"tests/fixtures/models/bf16-sharded-tiny", "model.norm.weight", "BF16", 0},
              {"tests/fixtures/models/glm52-tiny/adapter", NULL, "F32", 0}};
     int seen = 0;
 

@@ -12,8 +12,9 @@
  *
  * What a device checks on the way (indexes, positions) may be told by the op or by the next wait: LAB_REFUSES takes both.
  *
- * For a run under a tool that is slow: LAB_SMALL=1 (the emulated GPU's default) takes fewer rows where there are many, LAB_SMALL=2 fewer calls as well
- * (racecheck), LAB_ONLY=PATTERN takes the tests whose names fit it (* and ?), CAIRN_TEST_ACT=f32 or bf16 takes one type of activations. LAB_BITS=FILE writes down what ops answer (bits.h).
+ * For a run under a tool that is slow: LAB_SMALL=1 (the emulated GPU's default) takes fewer rows where there are many, LAB_SMALL=2 fewer calls as
+ * well (racecheck), LAB_ONLY=PATTERN takes the tests whose names fit it (* and ?), CAIRN_TEST_ACT=f32 or bf16 takes one type of activations.
+ * LAB_BITS=FILE writes down what ops answer (bits.h).
  */
 #ifndef CAIRN_TESTS_LAB_H
 #define CAIRN_TESTS_LAB_H

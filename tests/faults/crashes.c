@@ -1,8 +1,8 @@
 /* crashes.c - what a disk may hold after the power went (F4, F7): images from a journal of every change that a stage made.
  *
  * The shim records creations, writes, truncations, links, renames, removals and fsyncs below the run. For prefixes of that journal images are
- * built (image.h). In every image verify --deep finds nothing bad, everything that was committed before is there, `cairn run` goes on to the same bits; and
- * in images of the whole journal what the stage has told to be committed is there. At last the check checks itself: with a
+ * built (image.h). In every image verify --deep finds nothing bad, everything that was committed before is there, `cairn run` goes on to the same
+ * bits; and in images of the whole journal what the stage has told to be committed is there. At last the check checks itself: with a
  * disk that lies about fsync it must find violations.
  *
  * Idea: ALICE (OSDI'14), CrashMonkey (OSDI'18).
@@ -101,7 +101,8 @@ static int trial(void *arg, long i, const char *box, char *why)
         size_t n = strlen(why);
         const struct change *x = &c->record.change[prefix - 1];
 
-        snprintf(why + n, WHY_BYTES - n, " (after %ld of %ld changes, the last %d %.150s %.150s)", prefix, c->record.n, (int)x->op, x->path, x->path2);
+        snprintf(why + n, WHY_BYTES - n, " (after %ld of %ld changes, the last %d %.150s %.150s)", prefix, c->record.n, (int)x->op, x->path,
+                 x->path2);
     }
     return 1;
 }
@@ -257,8 +258,8 @@ long faults_crashes(const struct faults_opts *o)
         c.every = o->every;
         c.seed = o->seed;
         r = lab_pool_run(lab, &(struct lab_pool){o->jobs, (c.record.n / c.every + 1) * VARIANTS, trial, name_of, &c}, key);
-        tap(!r.violated, "crashes, %s: %ld changes, %ld images of a disk, %ld violations, %.0f s", s->name, c.record.n, r.held + r.violated, r.violated,
-            lab_now() - t0);
+        tap(!r.violated, "crashes, %s: %ld changes, %ld images of a disk, %ld violations, %.0f s", s->name, c.record.n, r.held + r.violated,
+            r.violated, lab_now() - t0);
         violated += r.violated;
         images += r.held + r.violated;
         changes += c.record.n;
@@ -280,7 +281,7 @@ long faults_crashes(const struct faults_opts *o)
         violated += !seen;
         crash_free(&c);
     }
-    sum("%ld images of a disk after a power cut, of %ld changes by %d stages, %ld violations (a disk that lies is seen in %ld of 20)", images, changes,
-        SUBJECTS, violated, seen);
+    sum("%ld images of a disk after a power cut, of %ld changes by %d stages, %ld violations (a disk that lies is seen in %ld of 20)", images,
+        changes, SUBJECTS, violated, seen);
     return violated;
 }

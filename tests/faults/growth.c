@@ -300,8 +300,8 @@ static void steps_run(struct growth *g)
     }
     snprintf(what, sizeof what, "growth: %ld files more every %d steps, in every window (%ld windows differ)", added, WINDOW, uneven);
     held(g, added > 0 && !uneven, what);
-    snprintf(what, sizeof what, "growth: no leftovers of %ld kills in %ld steps (%ld found%s%s)", g->kills, g->steps, leftovers, leftovers ? ", first " : "",
-             where);
+    snprintf(what, sizeof what, "growth: no leftovers of %ld kills in %ld steps (%ld found%s%s)", g->kills, g->steps, leftovers,
+             leftovers ? ", first " : "", where);
     held(g, !leftovers, what);
     snprintf(what, sizeof what, "growth: TMPDIR is empty after every window");
     held(g, !dirty, what);
@@ -315,8 +315,8 @@ static void stages_compare(struct growth *g)
         const char *name = cairn_stage_name((enum cairn_stage)s);
         char what[200];
 
-        snprintf(what, sizeof what, "growth: %s peaks at %ld KiB in steps %d to %d, at %ld KiB in the last %d", name, early, WINDOW + 1, 2 * WINDOW, late,
-                 WINDOW);
+        snprintf(what, sizeof what, "growth: %s peaks at %ld KiB in steps %d to %d, at %ld KiB in the last %d", name, early, WINDOW + 1, 2 * WINDOW,
+                 late, WINDOW);
         held(g, late <= early + SLACK_KB, what);
         snprintf(what, sizeof what, "growth: %s has at most %d descriptors, then %d", name, early_fd, late_fd);
         held(g, late_fd <= early_fd + 2, what); /* what is seen depends on when it is looked at */
@@ -387,7 +387,8 @@ long faults_growth(const struct faults_opts *o)
         usleep(100000);
     snprintf(what, sizeof what, "growth: %d files in /dev/shm are nobody's, %d before", after, shm);
     held(&g, after <= shm, what);
-    sum("%ld steps with %ld kills, then %d under one cairn run: %ld of memory, descriptors, files or shared memory grew", g.steps, g.kills, UNDER_ONE, g.bad);
+    sum("%ld steps with %ld kills, then %d under one cairn run: %ld of memory, descriptors, files or shared memory grew", g.steps, g.kills, UNDER_ONE,
+        g.bad);
     for (int s = 0; s < STAGES; s++) {
         free(g.rss[s]);
         free(g.fds[s]);

@@ -1,8 +1,8 @@
 /* pins.c - readers that pin a generation against collectors that remove it (F52), at every pair of moments.
  *
  * Two generations, keep = 1. A reader (pin, open, read everything, unpin) is stopped at its m-th file operation; a collector is stopped at its
- * n-th, goes on, or is killed some calls later and followed by another, or is overtaken by another; then all go on. The reader ends with 0 or 69 (collected): what it
- * has pinned it can read to the end. At last, one more collection: the newest generation is whole, the others are collected and
+ * n-th, goes on, or is killed some calls later and followed by another, or is overtaken by another; then all go on. The reader ends with 0 or 69
+ * (collected): what it has pinned it can read to the end. At last, one more collection: the newest generation is whole, the others are collected and
  * gone, nothing else is left.
  *
  * The programs are this one, started as `faults child-reader DIR` and `faults child-collector DIR`, so that the shim can be preloaded.

@@ -29,7 +29,8 @@
  *   CAIRN_FAULT_JOURNAL  a file to which every change of the file system below root is appended (journal.h)
  *   CAIRN_FAULT_SKEW     seconds that are added to the wall clock
  *
- * kill: SIGKILL before the call. stop: SIGSTOP before it, until somebody sends SIGCONT. torn: half of a write, then SIGKILL. short: half of a read or write. again: EINTR once.
+ * kill: SIGKILL before the call. stop: SIGSTOP before it, until somebody sends SIGCONT. torn: half of a write, then SIGKILL. short: half of a read or
+ * write. again: EINTR once.
  * jump: from then on the wall clock is M ms further (back, if M is below 0).
  * lie: the call does nothing and says it succeeded (fsync and fdatasync of a disk that lies).
  */

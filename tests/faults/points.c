@@ -93,7 +93,8 @@ static int ended_right(const struct subject *s, const struct sort *k, const stru
         right |= e->code == k->code[i];
     if (ranks && k->code[0] == -9 && e->code > 0) /* mpirun ends the others and says so */
         right = 1;
-    if ((subject_reads_only(s) || s->form == FORM_REPAIR) && e->code == 65 && (k->code[0] == 74 || k->code[1] == 74)) /* verify names what it cannot read as bad */
+    if ((subject_reads_only(s) || s->form == FORM_REPAIR) && e->code == 65 &&
+        (k->code[0] == 74 || k->code[1] == 74)) /* verify names what it cannot read as bad */
         right = 1;
     if (e->late)
         snprintf(why, WHY_BYTES, "did not end in time (%s)", e->where);
@@ -130,8 +131,8 @@ static int trial(void *arg, long i, const char *box, char *why)
 
     snprintf(dir, sizeof dir, "%s/run", box);
     subject_plan(s, which, sizeof which);
-    snprintf(plan, sizeof plan, "n=%ld thread=%d ops=%u may=%u kind=%s errno=%d on=%d%s", p->n, p->thread, k->counted, k->ops, fault_kind_name[k->kind],
-             k->errnum, k->on, which);
+    snprintf(plan, sizeof plan, "n=%ld thread=%d ops=%u may=%u kind=%s errno=%d on=%d%s", p->n, p->thread, k->counted, k->ops,
+             fault_kind_name[k->kind], k->errnum, k->on, which);
     if (s->state)
         lab_copy(s->state, dir);
     subject_argv(s, dir, &x, scratch);
@@ -151,7 +152,8 @@ static int trial(void *arg, long i, const char *box, char *why)
     }
     if (!subject_again(s, box, dir, why))
         return 1;
-    if (subject_reads_only(s) ? !lab_finished(s->lab, dir, 0, why) : !lab_go_on(s->lab, box, dir, k->kind == KIND_TORN || k->kind == KIND_SHORT, why)) {
+    if (subject_reads_only(s) ? !lab_finished(s->lab, dir, 0, why)
+                              : !lab_go_on(s->lab, box, dir, k->kind == KIND_TORN || k->kind == KIND_SHORT, why)) {
         size_t n = strlen(why);
 
         snprintf(why + n, WHY_BYTES - n, " (after %.200s)", e.where);
@@ -219,8 +221,8 @@ static long campaign(struct subject *subject, int n, const struct faults_opts *o
         }
         snprintf(key, sizeof key, "points/%s/%ld", s->name, pass);
         r = lab_pool_run(s->lab, &(struct lab_pool){o->jobs, c.n, trial, name_of, &c}, key);
-        tap(!r.violated && r.idle * 50 <= c.n, "%s: %ld calls, %ld of %ld fault points, %ld violations%s, %.0f s", s->name, s->calls, r.held + r.violated,
-            all, r.violated, r.idle ? " (some calls did not come)" : "", lab_now() - t0);
+        tap(!r.violated && r.idle * 50 <= c.n, "%s: %ld calls, %ld of %ld fault points, %ld violations%s, %.0f s", s->name, s->calls,
+            r.held + r.violated, all, r.violated, r.idle ? " (some calls did not come)" : "", lab_now() - t0);
         violated += r.violated;
         *total += r.held + r.violated;
         ++*stages;

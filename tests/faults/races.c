@@ -79,7 +79,10 @@ static int judge(struct attempt *a, int n, int killed, char *why)
         const struct lab_end *e = &a[i].end;
 
         if (e->late || e->orphans || e->outside) {
-            snprintf(why, WHY_BYTES, "attempt %d: %s (%s)", i + 1, e->late ? "did not end" : e->orphans ? "left processes behind" : "changed something",
+            snprintf(why, WHY_BYTES, "attempt %d: %s (%s)", i + 1,
+                     e->late      ? "did not end"
+                     : e->orphans ? "left processes behind"
+                                  : "changed something",
                      e->where);
             return 0;
         }
@@ -239,8 +242,8 @@ long faults_races(const struct faults_opts *o)
         c = lab_pool_run(lab, &(struct lab_pool){o->jobs, s.calls * SECONDS / o->every, takeover_some, name_some, &e}, key[0]);
         s.together = 1;
         d = lab_pool_run(lab, &(struct lab_pool){o->jobs, pairs, together, name_of, &s}, key[1]);
-        tap(!c.violated && !d.violated, "races, %s: %ld takeovers, %ld starts together, %ld violations, %.0f s", subjects[i].name, c.held + c.violated,
-            d.held + d.violated, c.violated + d.violated, lab_now() - t0);
+        tap(!c.violated && !d.violated, "races, %s: %ld takeovers, %ld starts together, %ld violations, %.0f s", subjects[i].name,
+            c.held + c.violated, d.held + d.violated, c.violated + d.violated, lab_now() - t0);
         violated += c.violated + d.violated;
         takeovers += c.held + c.violated;
         starts += d.held + d.violated;

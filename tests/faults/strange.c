@@ -2,8 +2,8 @@
  * recipe (F13, F15, F16, F19, F33, F44, F45, F47, F48).
  *
  * Each case is a state of the run, something done to it by sh (R: the run, O: a finished run of the same recipe with another seed, M: the
- * recipe, B: where the programs are), and what `cairn run` does next: go on to the same bits (extra files stay where they are), or end with one code and a sentence
- * that holds certain words.
+ * recipe, B: where the programs are), and what `cairn run` does next: go on to the same bits (extra files stay where they are), or end with one code
+ * and a sentence that holds certain words.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -30,40 +30,47 @@ struct strange {
 
 /* Before step 2's rollout. */
 static const struct strange cases[] = {
-    {"unknown files in a generation", "echo x >$R/policy/000001/junk; mkdir $R/policy/000001/more; echo x >$R/policy/000001/a1/extra.h5", NULL, 0, 0, NULL,
-     "policy/000001/a1/extra.h5", NULL},
-    {"unknown directories beside generations", "mkdir $R/policy/junk $R/step/old $R/policy/g999999999; echo x >$R/policy/junk/MANIFEST", NULL, 0, 0, NULL,
-     "policy/junk/MANIFEST", NULL},
+    {"unknown files in a generation", "echo x >$R/policy/000001/junk; mkdir $R/policy/000001/more; echo x >$R/policy/000001/a1/extra.h5", NULL, 0, 0,
+     NULL, "policy/000001/a1/extra.h5", NULL},
+    {"unknown directories beside generations", "mkdir $R/policy/junk $R/step/old $R/policy/g999999999; echo x >$R/policy/junk/MANIFEST", NULL, 0, 0,
+     NULL, "policy/junk/MANIFEST", NULL},
     {"a far generation of another run", "cp -r $O/policy/000002 $R/policy/999999999", NULL, 0, 0, NULL, "policy/999999999/a1/weights-00000.h5", NULL},
     {"a far trainer state of another run", "mkdir -p $R/step/000900; cp -r $O/step/000002/train $R/step/000900/train", NULL, 0, 0, NULL,
      "step/000900/train/a1/master-00000.h5", NULL},
-    {"the policy is another run's", "rm -r $R/policy/000001; cp -r $O/policy/000001 $R/policy/000001", NULL, 0, 65, "policy/000001 was made for run", NULL, NULL},
+    {"the policy is another run's", "rm -r $R/policy/000001; cp -r $O/policy/000001 $R/policy/000001", NULL, 0, 65, "policy/000001 was made for run",
+     NULL, NULL},
     {"the policy is another step's", "rm -r $R/policy/000001; cp -r $R/policy/000000 $R/policy/000001", NULL, 0, 65, "of step 0", NULL, NULL},
-    {"the policy is a trainer state", "rm -r $R/policy/000001; cp -r $R/step/000001/train $R/policy/000001", NULL, 0, 65, "holds a trainer", NULL, NULL},
-    {"temporaries of dead processes", "echo x >$R/run.json.tmp.0123456789abcdef; echo x >$R/files/model.tokenizer.tmp.0123456789abcdef", NULL, 0, 0, NULL,
-     "run.json", NULL},
+    {"the policy is a trainer state", "rm -r $R/policy/000001; cp -r $R/step/000001/train $R/policy/000001", NULL, 0, 65, "holds a trainer", NULL,
+     NULL},
+    {"temporaries of dead processes", "echo x >$R/run.json.tmp.0123456789abcdef; echo x >$R/files/model.tokenizer.tmp.0123456789abcdef", NULL, 0, 0,
+     NULL, "run.json", NULL},
     {"an attempt of a process that is gone",
-     "d=$R/step/000002/rollout; mkdir -p $d/epoch $d/a1; sed 's/\"pid\": *[0-9]*/\"pid\": 999999/' $R/step/000001/rollout/epoch/1 >$d/epoch/1; echo x >$d/a1/x.h5",
+     "d=$R/step/000002/rollout; mkdir -p $d/epoch $d/a1; sed 's/\"pid\": *[0-9]*/\"pid\": 999999/' $R/step/000001/rollout/epoch/1 >$d/epoch/1; echo "
+     "x >$d/a1/x.h5",
      NULL, 0, 0, NULL, "step/000002/rollout/MANIFEST.json", NULL},
-    {"a torn epoch file and a torn entry", "d=$R/step/000002/rollout; mkdir -p $d/epoch $d/a1; printf '{' >$d/epoch/1; printf '{' >$d/a1/unit-000000.json", NULL,
-     0, 0, NULL, "step/000002/rollout/MANIFEST.json", NULL},
-    {"rollouts of another step in an attempt that was given up",
-     "d=$R/step/000002/rollout; mkdir -p $d/epoch; cp $R/step/000001/rollout/epoch/1 $d/epoch/1; cp -r $R/step/000001/rollout/a1 $d/a1", NULL, 0, 0, NULL,
+    {"a torn epoch file and a torn entry",
+     "d=$R/step/000002/rollout; mkdir -p $d/epoch $d/a1; printf '{' >$d/epoch/1; printf '{' >$d/a1/unit-000000.json", NULL, 0, 0, NULL,
      "step/000002/rollout/MANIFEST.json", NULL},
+    {"rollouts of another step in an attempt that was given up",
+     "d=$R/step/000002/rollout; mkdir -p $d/epoch; cp $R/step/000001/rollout/epoch/1 $d/epoch/1; cp -r $R/step/000001/rollout/a1 $d/a1", NULL, 0, 0,
+     NULL, "step/000002/rollout/MANIFEST.json", NULL},
     {"the same rollouts in two attempts that were given up",
      HALF_A_ROLLOUT " && d=$R/step/000002/rollout && a=$(ls -d $d/a*) && cp -r $a $d/a7 && cp $d/epoch/${a##*/a} $d/epoch/7", NULL, 0, 0, NULL,
      "step/000002/rollout/MANIFEST.json", NULL},
     {"rollouts that are scored twice",
      "$B/cairn-rollout $R --step 2 --quiet && $B/cairn-score $R --step 2 --quiet && $B/cairn-score $R --step 2 --quiet && "
-     "[ $(ls -d $R/step/000002/score/a* | wc -l) = 1 ]", NULL, 0, 0, NULL, "step/000002/score/MANIFEST.json", NULL},
+     "[ $(ls -d $R/step/000002/score/a* | wc -l) = 1 ]",
+     NULL, 0, 0, NULL, "step/000002/score/MANIFEST.json", NULL},
     {"stored rollouts that were replayed: the same scores, the same bits",
      "$B/cairn replay $R --score $M --changes --quiet --only step=1 | grep -q 'changed: 0 verdicts, 0 rewards, 0 advantages of [1-9]' && "
-     "$B/cairn-rollout $R --step 2 --quiet && $B/cairn replay $R --regenerate --quiet --only step=2 >/dev/null", NULL, 0, 0, NULL, "replay", NULL},
+     "$B/cairn-rollout $R --step 2 --quiet && $B/cairn replay $R --regenerate --quiet --only step=2 >/dev/null",
+     NULL, 0, 0, NULL, "replay", NULL},
     {"a directory of an attempt without its epoch", "d=$R/step/000002/rollout; mkdir -p $d/a1 $d/a7; echo x >$d/a7/unit-000000.h5", NULL, 0, 0, NULL,
      "step/000002/rollout/MANIFEST.json", NULL},
     {"a lock file of somebody who is gone", "echo 'host elsewhere pid 1' >$R/.lock", NULL, 0, 0, NULL, NULL, NULL},
     {"a pin of somebody who is gone",
-     "for s in 000000 000001; do mkdir $R/step/$s/train/pin; sed 's/\"pid\": *[0-9]*/\"pid\": 999999/' $R/step/000001/rollout/epoch/1 >$R/step/$s/train/pin/x; done",
+     "for s in 000000 000001; do mkdir $R/step/$s/train/pin; sed 's/\"pid\": *[0-9]*/\"pid\": 999999/' $R/step/000001/rollout/epoch/1 "
+     ">$R/step/$s/train/pin/x; done",
      NULL, 0, 0, NULL, NULL, NULL},
     {"a clock that is an hour ahead", ":", NULL, 3600, 0, NULL, NULL, NULL},
     {"a clock that is an hour behind", ":", NULL, -3600, 0, NULL, NULL, NULL},

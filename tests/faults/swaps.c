@@ -13,14 +13,17 @@ static const struct swap {
     const char *script; /* sh, in the run directory */
     const char *names;  /* what a told path or sentence holds */
 } swaps[] = {
-    {"two shards of an artefact swapped", "cd step/000002/rollout/a1 && mv unit-000000.h5 x && mv unit-000001.h5 unit-000000.h5 && mv x unit-000001.h5",
+    {"two shards of an artefact swapped",
+     "cd step/000002/rollout/a1 && mv unit-000000.h5 x && mv unit-000001.h5 unit-000000.h5 && mv x unit-000001.h5",
      "step/000002/rollout/a1/unit-00000"},
     {"two shards and their entries swapped",
      "cd step/000002/rollout/a1 && for e in h5 json; do mv unit-000000.$e x && mv unit-000001.$e unit-000000.$e && mv x unit-000001.$e; done",
      "step/000002/rollout/a1/unit-00000"},
-    {"a shard of an older generation under the new name", "cp policy/000001/a1/weights-00000.h5 policy/000002/a1/weights-00000.h5", "policy/000002/a1/weights-00000.h5"},
+    {"a shard of an older generation under the new name", "cp policy/000001/a1/weights-00000.h5 policy/000002/a1/weights-00000.h5",
+     "policy/000002/a1/weights-00000.h5"},
     {"a shard that is missing", "rm step/000002/score/a1/unit-000001.h5", "step/000002/score/a1/unit-000001.h5"},
-    {"a shard that is a link", "cd policy/000002/a1 && mv weights-00000.h5 ../../w && ln -s ../../w weights-00000.h5", "policy/000002/a1/weights-00000.h5"},
+    {"a shard that is a link", "cd policy/000002/a1 && mv weights-00000.h5 ../../w && ln -s ../../w weights-00000.h5",
+     "policy/000002/a1/weights-00000.h5"},
     {"a shard that is a pipe", "cd policy/000002/a1 && rm weights-00000.h5 && mkfifo weights-00000.h5", "policy/000002/a1/weights-00000.h5"},
     {"a shard that is a directory", "cd policy/000002/a1 && rm weights-00000.h5 && mkdir weights-00000.h5", "policy/000002/a1/weights-00000.h5"},
     {"a generation under another's name", "rm -r policy/000002 && cp -r policy/000001 policy/000002", "policy/000002"},

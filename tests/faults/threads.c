@@ -99,7 +99,8 @@ static void start(const struct threads *t, const char *box, const char *plan, st
     struct lab_exec x = {.argv = {t->self, "child-threads", dir}, .box = box, .root = dir, .plan = plan};
     int fd[2];
 
-    if (mkdir(dir, 0777) || (fd[0] = open(a, O_WRONLY | O_CREAT | O_CLOEXEC, 0666)) < 0 || (fd[1] = open(b, O_WRONLY | O_CREAT | O_CLOEXEC, 0666)) < 0)
+    if (mkdir(dir, 0777) || (fd[0] = open(a, O_WRONLY | O_CREAT | O_CLOEXEC, 0666)) < 0 ||
+        (fd[1] = open(b, O_WRONLY | O_CREAT | O_CLOEXEC, 0666)) < 0)
         lab_die("%s: %s", dir, strerror(errno));
     if (write(fd[0], "here is something to read", 25) != 25 || close(fd[0]) || close(fd[1]))
         lab_die("%s: %s", a, strerror(errno));
@@ -187,7 +188,8 @@ long faults_threads(const struct faults_opts *o)
     lab_part_pools(1);
     calls_read(&t);
     c = lab_pool_run(t.lab, &(struct lab_pool){o->jobs, repeats * t.calls, trial, name_of, &t}, "threads");
-    tap(!c.violated, "threads: %ld faults bound to one of %ld calls of two threads, %ld elsewhere or nowhere", c.held + c.violated, t.calls, c.violated);
+    tap(!c.violated, "threads: %ld faults bound to one of %ld calls of two threads, %ld elsewhere or nowhere", c.held + c.violated, t.calls,
+        c.violated);
     sum("%ld faults in one of two threads, %ld elsewhere or nowhere", c.held + c.violated, c.violated);
     free(t.self);
     return c.violated;

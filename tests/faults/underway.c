@@ -52,8 +52,8 @@ static void wreck_look(struct wrecks *w, int k)
     free(line);
 }
 
-/* The run goes on to the same bits. What is damaged was made again; or, where none of its bytes that count were hit, it stays and verify names it, and
- * nothing else. */
+/* The run goes on to the same bits. What is damaged was made again; or, where none of its bytes that count were hit, it stays and verify names it,
+ * and nothing else. */
 static int underway_trial(void *arg, long i, const char *box, char *why)
 {
     const struct wrecks *w = arg;
@@ -110,8 +110,8 @@ long flips_underway(const struct faults_opts *o)
     for (int k = 0; k < UNDERWAYS; k++)
         wreck_look(&w, k);
     c = lab_pool_run(lab_get(LAB_PLAIN), &(struct lab_pool){o->jobs, n, underway_trial, underway_name, &w}, "flips/underway");
-    tap(!c.violated, "flips: %ld damaged files of steps under way (%ld stay and are named by verify), %ld violations, %.0f s", n, c.tally[0], c.violated,
-        lab_now() - t0);
+    tap(!c.violated, "flips: %ld damaged files of steps under way (%ld stay and are named by verify), %ld violations, %.0f s", n, c.tally[0],
+        c.violated, lab_now() - t0);
     for (int k = 0; k < UNDERWAYS; k++) {
         for (int j = 0; j < w.n[k]; j++)
             free(w.file[k][j]);

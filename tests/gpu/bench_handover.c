@@ -14,8 +14,9 @@
  *
  * Masters are f32 on the trainer, bf16 travels: cast, packed, sent, summed up on both sides, compared, switched in place. The clock runs on the
  * sampler's side from the moment that both are ready to the moment that its store is the new generation, and on the trainer's to the
- * commit; visible is from the trainer's commit to the sampler's switch. Beside it, in the same run and turn about: a plain copy of the same bytes from device to device (or pinned host memory to the
- * device, or memory to memory). One JSON line. Idea of interleaving and of the peer: spec of the project's speed figures.
+ * commit; visible is from the trainer's commit to the sampler's switch. Beside it, in the same run and turn about: a plain copy of the same bytes
+ * from device to device (or pinned host memory to the device, or memory to memory). One JSON line. Idea of interleaving and of the peer: spec of the
+ * project's speed figures.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -457,7 +458,8 @@ static int kill_body(struct cairn_world *w, void *arg)
 {
     struct victim *v = arg;
     const int trainer = w->rank == 0;
-    const struct cairn_compute_opts how = {.backend = v->job->gpu[0] < 0 ? "cpu" : "cuda", .rank = v->job->gpu[0] < 0 ? 0 : v->job->gpu[w->rank], .threads = 1};
+    const struct cairn_compute_opts how = {
+        .backend = v->job->gpu[0] < 0 ? "cpu" : "cuda", .rank = v->job->gpu[0] < 0 ? 0 : v->job->gpu[w->rank], .threads = 1};
     struct cairn_param_table t = {0};
     struct cairn_store store = {0};
     struct cairn_compute k;
@@ -510,9 +512,10 @@ static int kill_run(const struct job *job, double deadline_s)
     left = kin_run(2, kill_body, &v); /* the trainer's way to leave */
     gone = cairn_now_s() - atomic_load(&v.seen->killed);
     ok = left == CAIRN_EAGAIN && gone < 2 * deadline_s + 5;
-    printf("{\"bench\": \"killed peer\", \"table\": \"%s\", \"path\": \"%s\", \"deadline_s\": %.1f, \"killed_in_generation\": %d, \"all_gone_s\": %.3f, "
-           "\"left_with\": %d, \"ok\": %d}\n",
-           job->table, job->path, deadline_s, atomic_load(&v.seen->given) + 1, gone, left, ok);
+    printf(
+        "{\"bench\": \"killed peer\", \"table\": \"%s\", \"path\": \"%s\", \"deadline_s\": %.1f, \"killed_in_generation\": %d, \"all_gone_s\": %.3f, "
+        "\"left_with\": %d, \"ok\": %d}\n",
+        job->table, job->path, deadline_s, atomic_load(&v.seen->given) + 1, gone, left, ok);
     return ok ? 0 : 1;
 }
 
@@ -565,8 +568,8 @@ static int ring_body(struct cairn_world *w, void *arg)
 
         for (int i = 0; i < seen; i++)
             sum += us[i];
-        printf("{\"bench\": \"ring\", \"switches\": %d, \"seen\": %d, \"us_median\": %.2f, \"us_mean\": %.2f, \"us_p99\": %.2f, \"us_max\": %.1f}\n", n, seen,
-               m, sum / seen, us[(size_t)seen * 99 / 100], us[seen - 1]);
+        printf("{\"bench\": \"ring\", \"switches\": %d, \"seen\": %d, \"us_median\": %.2f, \"us_mean\": %.2f, \"us_p99\": %.2f, \"us_max\": %.1f}\n",
+               n, seen, m, sum / seen, us[(size_t)seen * 99 / 100], us[seen - 1]);
         fflush(stdout);
     }
     cairn_ring_close(r);

@@ -126,7 +126,8 @@ static void warm(const struct cairn_compute_opts *o, int64_t n, int64_t v, int64
 
     must(cairn_compute_open(&c, o, &err), "opening once more");
     z = noise(c.act, n, d, 1), w = noise(c.act, v, d, 1), y = tensor(c.act, 2, n, v);
-    target = tensor(CAIRN_I32, 1, n, 0), seq = tensor(CAIRN_I32, 1, n, 0), mask = tensor(CAIRN_U8, 1, n, 0), stats = tensor(CAIRN_F64, 1, CAIRN_LS_COUNT, 0);
+    target = tensor(CAIRN_I32, 1, n, 0), seq = tensor(CAIRN_I32, 1, n, 0), mask = tensor(CAIRN_U8, 1, n, 0),
+    stats = tensor(CAIRN_F64, 1, CAIRN_LS_COUNT, 0);
     must(cairn_tensor_zero(&c.stream, &target, &err), "clearing");
     must(cairn_tensor_zero(&c.stream, &seq, &err), "clearing");
     must(cairn_tensor_zero(&c.stream, &mask, &err), "clearing");
@@ -134,9 +135,39 @@ static void warm(const struct cairn_compute_opts *o, int64_t n, int64_t v, int64
     for (int i = 0; i < 6; i++)
         f[i] = same(n, -1);
     must(c.ops.matmul(&c.stream, &(struct cairn_matmul){.form = CAIRN_NT, .x = z, .w = w, .y = y, .alpha = 1, .segments = 1}, &err), "matmul");
-    must(c.ops.logprob(&c.stream, &(struct cairn_logprob){.z = z, .w = w, .target = target, .logprob = f[0], .lse = f[1], .entropy = f[2], .inv_temperature = 1, .segments = 1}, &err), "logprob");
-    must(c.ops.policy_loss(&c.stream, &(struct cairn_policy_loss){.cur = f[0], .old = f[3], .adv = f[3], .weight = f[3], .entropy = f[2], .mask = mask, .seq = seq, .dcur = f[4], .dentropy = f[5], .stats = stats, .clip_low = 0.2f, .clip_high = 0.28f}, &err), "policy_loss");
-    must(c.ops.logprob_bwd(&c.stream, &(struct cairn_logprob_bwd){.z = z, .w = w, .target = target, .lse = f[1], .entropy = f[2], .dlogprob = f[4], .dentropy = f[5], .dz = z, .inv_temperature = 1, .segments = 1}, &err), "logprob_bwd");
+    must(c.ops.logprob(&c.stream,
+                       &(struct cairn_logprob){
+                           .z = z, .w = w, .target = target, .logprob = f[0], .lse = f[1], .entropy = f[2], .inv_temperature = 1, .segments = 1},
+                       &err),
+         "logprob");
+    must(c.ops.policy_loss(&c.stream,
+                           &(struct cairn_policy_loss){.cur = f[0],
+                                                       .old = f[3],
+                                                       .adv = f[3],
+                                                       .weight = f[3],
+                                                       .entropy = f[2],
+                                                       .mask = mask,
+                                                       .seq = seq,
+                                                       .dcur = f[4],
+                                                       .dentropy = f[5],
+                                                       .stats = stats,
+                                                       .clip_low = 0.2f,
+                                                       .clip_high = 0.28f},
+                           &err),
+         "policy_loss");
+    must(c.ops.logprob_bwd(&c.stream,
+                           &(struct cairn_logprob_bwd){.z = z,
+                                                       .w = w,
+                                                       .target = target,
+                                                       .lse = f[1],
+                                                       .entropy = f[2],
+                                                       .dlogprob = f[4],
+                                                       .dentropy = f[5],
+                                                       .dz = z,
+                                                       .inv_temperature = 1,
+                                                       .segments = 1},
+                           &err),
+         "logprob_bwd");
     must(cairn_stream_wait(&c.stream, &err), "waiting");
     cairn_buffer_destroy(z.buf), cairn_buffer_destroy(w.buf), cairn_buffer_destroy(y.buf), cairn_buffer_destroy(target.buf);
     cairn_buffer_destroy(seq.buf), cairn_buffer_destroy(mask.buf), cairn_buffer_destroy(stats.buf);
@@ -190,9 +221,21 @@ int main(int argc, char **argv)
     logprob = tensor(CAIRN_F32, 1, N, 0), lse = tensor(CAIRN_F32, 1, N, 0), entropy = tensor(CAIRN_F32, 1, N, 0);
     dlogprob = tensor(CAIRN_F32, 1, N, 0), dentropy = tensor(CAIRN_F32, 1, N, 0), dz = tensor(c.act, 2, N, D);
     old = same(N, -12), adv = same(N, 0.5f), weight = same(N, 1 / (float)N);
-    f = (struct cairn_logprob){.z = z, .w = w, .target = target, .logprob = logprob, .lse = lse, .entropy = entropy, .inv_temperature = 1, .segments = 1};
-    l = (struct cairn_policy_loss){.cur = logprob, .old = old, .adv = adv, .weight = weight, .entropy = entropy, .mask = mask, .seq = seq,
-                                   .dcur = dlogprob, .dentropy = dentropy, .stats = stats, .clip_low = 0.2f, .clip_high = 0.28f, .entropy_coef = 0.01f};
+    f = (struct cairn_logprob){
+        .z = z, .w = w, .target = target, .logprob = logprob, .lse = lse, .entropy = entropy, .inv_temperature = 1, .segments = 1};
+    l = (struct cairn_policy_loss){.cur = logprob,
+                                   .old = old,
+                                   .adv = adv,
+                                   .weight = weight,
+                                   .entropy = entropy,
+                                   .mask = mask,
+                                   .seq = seq,
+                                   .dcur = dlogprob,
+                                   .dentropy = dentropy,
+                                   .stats = stats,
+                                   .clip_low = 0.2f,
+                                   .clip_high = 0.28f,
+                                   .entropy_coef = 0.01f};
     b = (struct cairn_logprob_bwd){.z = z, .w = w, .target = target, .lse = lse, .entropy = entropy, .dlogprob = dlogprob, .dentropy = dentropy,
                                    .dz = dz, .inv_temperature = 1, .segments = 1};
     warm(&o, N < 2048 ? N : 2048, V < 16384 ? V : 16384, D);
@@ -211,16 +254,19 @@ int main(int argc, char **argv)
     b.dw = dw;
     TIMED(bwd_w, c.ops.logprob_bwd(&c.stream, &b, &err));
     y = tensor(c.act, 2, N, V);
-#define PRODUCT(f, X, W, Y, add) c.ops.matmul(&c.stream, &(struct cairn_matmul){.form = f, .x = X, .w = W, .y = Y, .alpha = 1, .accumulate = add, .segments = 1}, &err)
+#define PRODUCT(f, X, W, Y, add)                                                                                                                     \
+    c.ops.matmul(&c.stream, &(struct cairn_matmul){.form = f, .x = X, .w = W, .y = Y, .alpha = 1, .accumulate = add, .segments = 1}, &err)
     TIMED(p_fwd, PRODUCT(CAIRN_NT, z, w, y, 0));
     TIMED(p_dz, PRODUCT(CAIRN_NN, y, w, dz, 0));
     TIMED(p_dw, PRODUCT(CAIRN_TN, y, z, dw, 1));
     printf("%-34s %9.3f ms, product %9.3f ms, ratio %.3f\n", "log-probability and entropy", fwd, p_fwd, fwd / p_fwd);
     printf("%-34s %9.3f ms\n", "loss", loss);
-    printf("%-34s %9.3f ms, products %9.3f ms, ratio %.3f\n", "forward, loss, backward, frozen", fwd + loss + bwd, p_fwd + p_dz, (fwd + loss + bwd) / (p_fwd + p_dz));
-    printf("%-34s %9.3f ms, products %9.3f ms, ratio %.3f (logits are made again: %.3f with that product)\n", "forward, loss, backward", fwd + loss + bwd_w,
-           p_fwd + p_dz + p_dw, (fwd + loss + bwd_w) / (p_fwd + p_dz + p_dw), (fwd + loss + bwd_w) / (2 * p_fwd + p_dz + p_dw));
-    printf("{\"what\":\"head\",\"extra_mib\":%.1f,\"fwd_ms\":%.3f,\"loss_ms\":%.3f,\"bwd_frozen_ms\":%.3f,\"bwd_ms\":%.3f,\"product_ms\":%.3f,\"dz_ms\":%.3f,\"dw_ms\":%.3f}\n",
+    printf("%-34s %9.3f ms, products %9.3f ms, ratio %.3f\n", "forward, loss, backward, frozen", fwd + loss + bwd, p_fwd + p_dz,
+           (fwd + loss + bwd) / (p_fwd + p_dz));
+    printf("%-34s %9.3f ms, products %9.3f ms, ratio %.3f (logits are made again: %.3f with that product)\n", "forward, loss, backward",
+           fwd + loss + bwd_w, p_fwd + p_dz + p_dw, (fwd + loss + bwd_w) / (p_fwd + p_dz + p_dw), (fwd + loss + bwd_w) / (2 * p_fwd + p_dz + p_dw));
+    printf("{\"what\":\"head\",\"extra_mib\":%.1f,\"fwd_ms\":%.3f,\"loss_ms\":%.3f,\"bwd_frozen_ms\":%.3f,\"bwd_ms\":%.3f,\"product_ms\":%.3f,\"dz_"
+           "ms\":%.3f,\"dw_ms\":%.3f}\n",
            (double)(before - after) * 0x1p-20, fwd, loss, bwd, bwd_w, p_fwd, p_dz, p_dw);
     free(h);
     free(ones);

@@ -97,7 +97,8 @@ static enum cairn_status ceiling(struct subject *s, const int64_t *v, int n, str
         TRY(cairn_stream_wait(&s->k.stream, err));
         begin = cairn_now_s();
         for (int i = 0; i < 4; i++)
-            TRY(s->k.ops.matmul(&s->k.stream, &(struct cairn_matmul){.form = CAIRN_NT, .x = t[0], .w = t[1], .y = t[2], .alpha = 1, .segments = 1}, err));
+            TRY(s->k.ops.matmul(&s->k.stream, &(struct cairn_matmul){.form = CAIRN_NT, .x = t[0], .w = t[1], .y = t[2], .alpha = 1, .segments = 1},
+                                err));
         TRY(cairn_stream_wait(&s->k.stream, err));
         best = fmax(best, 4 * 2 * (double)count * (double)dim[0] / (cairn_now_s() - begin) * 1e-12);
         begin = cairn_now_s();
@@ -245,8 +246,8 @@ static enum cairn_status memory_line(struct subject *s, const char *what, const 
     TRY(cairn_device_memory(s->k.dev, &left, &total, err));
     cairn_footprint_text(f, text, sizeof text);
     printf("# %s: %s\n", what, text);
-    printf("{\"what\":\"memory, %s\",\"said_gb\":%.4f,\"buffers_gb\":%.4f,\"device_gb\":%.4f,\"said_of_buffers\":%.4f,\"said_of_device\":%.4f}\n", what,
-           (double)f->total * 1e-9, (double)asked * 1e-9, (double)(s->left - left) * 1e-9, (double)f->total / (double)asked,
+    printf("{\"what\":\"memory, %s\",\"said_gb\":%.4f,\"buffers_gb\":%.4f,\"device_gb\":%.4f,\"said_of_buffers\":%.4f,\"said_of_device\":%.4f}\n",
+           what, (double)f->total * 1e-9, (double)asked * 1e-9, (double)(s->left - left) * 1e-9, (double)f->total / (double)asked,
            s->left > left ? (double)f->total / (double)(s->left - left) : 0);
 out:
     return st;
@@ -261,7 +262,11 @@ static size_t weights_bytes(const struct subject *s)
  * ops keep as scratch stays. */
 static enum cairn_status memory_train(struct subject *s, const int64_t *v, int n, struct cairn_error *err)
 {
-    struct cairn_footprint_opts o = {.config = &s->config, .table = &s->table, .adapter = s->has_adapter ? &s->adapter : NULL, .act = s->k.act, .segments = 1,
+    struct cairn_footprint_opts o = {.config = &s->config,
+                                     .table = &s->table,
+                                     .adapter = s->has_adapter ? &s->adapter : NULL,
+                                     .act = s->k.act,
+                                     .segments = 1,
                                      .pass = {.max_rows = v[0] * v[1], .max_seqs = (int)v[0], .train = 1}};
     struct cairn_footprint f;
     struct cairn_scores scores;

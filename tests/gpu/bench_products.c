@@ -334,7 +334,8 @@ static void price(const char *text)
             train();
         else
             decode(i == 1 ? 64 : 1);
-        printf("{\"what\":\"price, %s\",\"step_ms\":%.4f,\"products_ms\":%.4f,\"products_free_ms\":%.4f,\"price_of_products\":%.4f,\"price_of_step\":%.4f}\n",
+        printf("{\"what\":\"price, "
+               "%s\",\"step_ms\":%.4f,\"products_ms\":%.4f,\"products_free_ms\":%.4f,\"price_of_products\":%.4f,\"price_of_step\":%.4f}\n",
                what[i], step[i], total_ms, total_free_ms, total_ms / total_free_ms - 1, step[i] / (step[i] - total_ms + total_free_ms) - 1);
     }
     pricing = 0;

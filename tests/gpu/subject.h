@@ -353,7 +353,8 @@ static inline void watch_end(struct cairn_compute *k, const char *what, int turn
     qsort(watch.line, (size_t)watch.lines, sizeof watch.line[0], by_seconds);
     for (int i = 0; i < watch.lines; i++)
         all += watch.line[i].s;
-    printf("# %s: ops alone %.3f ms a step\n#   %8s %6s %6s %9s  op (what is below 0.5 %% left out)\n", what, 1e3 * all / turns, "ms", "share", "calls", "TFLOP/s");
+    printf("# %s: ops alone %.3f ms a step\n#   %8s %6s %6s %9s  op (what is below 0.5 %% left out)\n", what, 1e3 * all / turns, "ms", "share",
+           "calls", "TFLOP/s");
     for (int i = 0; i < watch.lines && (i < 12 || watch.line[i].s > 0.005 * all); i++)
         printf("#   %8.3f %5.1f%% %6.1f %9.1f  %s\n", 1e3 * watch.line[i].s / turns, 100 * watch.line[i].s / all,
                (double)watch.line[i].calls / turns, watch.line[i].flop / watch.line[i].s * 1e-12, watch.line[i].name);

@@ -71,7 +71,9 @@ static inline void tape_describe(struct tape_entry *e)
     case TAPE_router: e->bytes = B(router, r); break;
     case TAPE_dispatch: e->bytes = B(dispatch, token) + B(dispatch, where); break;
     case TAPE_rows: /* as many as dst has, or as there are indexes */
-        rows = (double)(e->a.rows.src_index.buf ? e->a.rows.src_index.dim[0] : e->a.rows.dst_index.buf ? e->a.rows.dst_index.dim[0] : e->a.rows.src.dim[0]);
+        rows = (double)(e->a.rows.src_index.buf   ? e->a.rows.src_index.dim[0]
+                        : e->a.rows.dst_index.buf ? e->a.rows.dst_index.dim[0]
+                                                  : e->a.rows.src.dim[0]);
         e->bytes = 2 * rows * (double)e->a.rows.dst.dim[1] * (double)cairn_dtype_size(e->a.rows.dst.dtype);
         break;
     case TAPE_attention:
@@ -192,12 +194,14 @@ static inline enum cairn_status tape_table(struct cairn_stream *s, const char *w
                 floor += fmax(tape.entry[j].flop / 770e6, tape.entry[j].bytes / 4.1e6);
             }
         TRY(tape_time(s, name, &ms, err));
-        printf("#   %8.1f %6d %8.2f %8.1f %8.1f  %s\n", 1e3 * (ms - whole), calls, 1e3 * (ms - whole) / calls, floor, 1e3 * (ms - whole) - floor, name);
+        printf("#   %8.1f %6d %8.2f %8.1f %8.1f  %s\n", 1e3 * (ms - whole), calls, 1e3 * (ms - whole) / calls, floor, 1e3 * (ms - whole) - floor,
+               name);
         fflush(stdout);
         floor_all += floor;
         cost_all += ms - whole;
     }
-    printf("{\"what\":\"%s\",\"graph_ms\":%.4f,\"ops\":%d,\"floor_ms\":%.4f,\"sum_of_costs_ms\":%.4f}\n", what, whole, tape.n, 1e-3 * floor_all, cost_all);
+    printf("{\"what\":\"%s\",\"graph_ms\":%.4f,\"ops\":%d,\"floor_ms\":%.4f,\"sum_of_costs_ms\":%.4f}\n", what, whole, tape.n, 1e-3 * floor_all,
+           cost_all);
 out:
     free(tape.entry);
     tape.entry = NULL;

@@ -152,7 +152,8 @@ static void test_chain(void **state)
     lab_close(&l);
 }
 
-/* Taken along from another run: on the record with where it comes from, even where it changes nothing; not from a step that is reached by a change. */
+/* Taken along from another run: on the record with where it comes from, even where it changes nothing; not from a step that is reached by
+ * a change. */
 static void test_copy(void **state)
 {
     struct cairn_amendment copy = {.from_step = 3, .origin = "0123456789abcdef0123456789abcdef", .origin_number = 7};

@@ -143,7 +143,8 @@ static void test_refused(void **state)
     assert_non_null(strstr(refused.text, "train.pack"));
     assert_non_null(strstr(refused.text, "the largest part is masters"));
     t.k.dev->ops = counted.real;
-    cairn_footprint_text(&(struct cairn_footprint){.weights = (size_t)3 << 30, .cache = (size_t)1 << 29, .total = (size_t)7 << 29}, text, sizeof text);
+    cairn_footprint_text(&(struct cairn_footprint){.weights = (size_t)3 << 30, .cache = (size_t)1 << 29, .total = (size_t)7 << 29}, text,
+                         sizeof text);
     assert_string_equal(text, "3.50 GiB: weights 3.00, cache 0.50");
     tiny_close(&t);
 }

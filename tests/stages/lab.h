@@ -1,7 +1,7 @@
 /* lab.h - a run directory in small for tests of stages: a byte-level tokenizer, a few sums, a model of two sparse layers, a recipe.
  *
- * Everything is written into a fresh directory below $TMPDIR (or /dev/shm, where fsync costs nothing, or /tmp) and removed again. The tokenizer is made up: 256 bytes and the
- * usual role tokens, no merges, so a text has as many ids as bytes and nothing hangs on data files.
+ * Everything is written into a fresh directory below $TMPDIR (or /dev/shm, where fsync costs nothing, or /tmp) and removed again. The tokenizer is
+ * made up: 256 bytes and the usual role tokens, no merges, so a text has as many ids as bytes and nothing hangs on data files.
  */
 #ifndef TESTS_STAGES_LAB_H
 #define TESTS_STAGES_LAB_H
@@ -90,8 +90,8 @@ static inline void lab_tokenizer(const struct lab *l)
 
     OK(cairn_json_load(&root, "recipes/data/tokenizers/mini-glm/tokenizer.json", 1 << 20, err));
     for (int i = 0; i < (int)COUNT(added); i++)
-        json_array_append_new(list, json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", 256 + i, "content", added[i], "single_word", 0, "lstrip", 0,
-                                              "rstrip", 0, "normalized", 0, "special", 1));
+        json_array_append_new(list, json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", 256 + i, "content", added[i], "single_word", 0, "lstrip",
+                                              0, "rstrip", 0, "normalized", 0, "special", 1));
     for (int b = 0; b < 256; b++) {
         int c = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174 ? b : next++;
         char utf8[3] = {(char)(c < 128 ? c : 0xc0 | c >> 6), (char)(c < 128 ? 0 : 0x80 | (c & 63))};
@@ -275,7 +275,8 @@ struct lab_program {
 };
 
 /* build/bin/cairn-<stage> RUN --step N ... as a process group of its own; args NULL-terminated. before(arg) runs in the child. */
-static inline void lab_start(struct lab_program *p, const char *stage, const char *run, int step, const char *eval, int (*before)(void *arg), void *arg)
+static inline void lab_start(struct lab_program *p, const char *stage, const char *run, int step, const char *eval, int (*before)(void *arg),
+                             void *arg)
 {
     char path[600], number[20];
     int fd[2];

@@ -161,8 +161,8 @@ static void test_no_directory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_two), cmocka_unit_test(test_not_inherited), cmocka_unit_test(test_shared), cmocka_unit_test(test_asking),
-                                       cmocka_unit_test(test_no_directory)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_two), cmocka_unit_test(test_not_inherited), cmocka_unit_test(test_shared),
+                                       cmocka_unit_test(test_asking), cmocka_unit_test(test_no_directory)};
 
     return cmocka_run_group_tests_name("lock", tests, NULL, NULL);
 }

@@ -204,8 +204,8 @@ static void test_eval(void **state)
     lab_close(&l);
 }
 
-/* Killed at random moments, later and later; started again until it is done. Whole units are not sampled twice. Under a sanitizer two runs, one for each
- * signal, of two units have to do. */
+/* Killed at random moments, later and later; started again until it is done. Whole units are not sampled twice. Under a sanitizer two runs, one for
+ * each signal, of two units have to do. */
 static void test_killed(void **state)
 {
     const int slow = getenv("CAIRN_SANITIZE") && *getenv("CAIRN_SANITIZE"), runs = slow ? 2 : 4;
@@ -328,12 +328,11 @@ static void test_refused(void **state)
         {"{\"prompt\": 7, \"answer\": 2}\n", NULL, 65, ":1: ", "prompt is no text"},
         {"{\"prompt\": \"x\", \"answer\": []}\n", NULL, 65, ":1: ", "answer is no text"},
         {"{\"prompt\": \"\", \"answer\": 1}\n", NULL, 65, ":1: the prompt has no tokens", "empty prompt"},
-        {"{\"prompt\": \"1\", \"answer\": 1}\n{\"prompt\": \"2\", \"answer\": \" \"}\n", NULL, 65,
-         ":2: the gold answer is empty, and grader math", "an empty gold answer"},
-        {"{\"prompt\": \"1\", \"answer\": \"\", \"grader\": \"exact\"}\n", "score.grader=any", 78, "score.grader",
-         "nobody of that name"},
-        {"{\"prompt\": \"1\", \"answer\": \"\", \"grader\": \"exact\"}\n", NULL, 65, "grader exact compares with it: nothing would be right; take the row out",
-         "an empty one of a row's grader"},
+        {"{\"prompt\": \"1\", \"answer\": 1}\n{\"prompt\": \"2\", \"answer\": \" \"}\n", NULL, 65, ":2: the gold answer is empty, and grader math",
+         "an empty gold answer"},
+        {"{\"prompt\": \"1\", \"answer\": \"\", \"grader\": \"exact\"}\n", "score.grader=any", 78, "score.grader", "nobody of that name"},
+        {"{\"prompt\": \"1\", \"answer\": \"\", \"grader\": \"exact\"}\n", NULL, 65,
+         "grader exact compares with it: nothing would be right; take the row out", "an empty one of a row's grader"},
         {"{\"prompt\": \"1\", \"answer\": \"\"}\n", "score={grader: form, graders: {form: {kind: regex, pattern: '(x)'}}}", 65,
          ":1: the gold answer is empty", "its group is compared"},
         {"{\"prompt\": \"1\", \"answer\": \"\"}\n", "score={grader: form, graders: {form: {kind: regex, pattern: x}}}", 0, "",
@@ -345,8 +344,7 @@ static void test_refused(void **state)
          NULL, 65, ":1: a prompt of 89 tokens", "89 and 10 tokens exceed 96 positions"},
         {"{\"prompt\": \"1\", \"answer\": 1}\n", "rollout.dynamic={max_rounds: 2}", 65, "16 all wrong", "nothing to learn from"},
         {"{\"prompt\": \"1\", \"answer\": 1}\n", "rollout.stop=[262]", 78, "rollout.stop", "stop id outside the vocabulary"},
-        {"{\"prompt\": \"1\", \"answer\": 1}\n", "data.template=glm5.2", 78, "data.template",
-         "role token that the tokenizer lacks"},
+        {"{\"prompt\": \"1\", \"answer\": 1}\n", "data.template=glm5.2", 78, "data.template", "role token that the tokenizer lacks"},
     };
     struct lab l;
 

@@ -61,8 +61,8 @@ static void tidy(const char *run, const char *artefact)
 {
     char command[900];
 
-    snprintf(command, sizeof command, "test $(ls -A '%s/%s' | grep -c '^a[0-9]') = 1 && test -z \"$(ls -A '%s/%s' | grep '^.MANIFEST')\"", run, artefact,
-             run, artefact);
+    snprintf(command, sizeof command, "test $(ls -A '%s/%s' | grep -c '^a[0-9]') = 1 && test -z \"$(ls -A '%s/%s' | grep '^.MANIFEST')\"", run,
+             artefact, run, artefact);
     if (system(command))
         fail_msg("%s/%s holds more than it should", run, artefact);
 }
@@ -338,7 +338,8 @@ static int one_sentence(char *said)
     said[n - 1] = 0;
     last = strrchr(said, '\n');
     last = last ? last + 1 : said;
-    return strstr(last, "No space left on device") && !strstr(last, "warning") && (last == said || (strstr(said, "warning") && strchr(said, '\n') == last - 1));
+    return strstr(last, "No space left on device") && !strstr(last, "warning") &&
+           (last == said || (strstr(said, "warning") && strchr(said, '\n') == last - 1));
 }
 
 /* In the child: asserts do not work here, so it tells and returns. */

@@ -216,10 +216,17 @@ static void test_chain(void **state)
             if (eval) {
                 assert_true(json_is_number(json_object_get(v, "eval/held/accuracy")) && json_is_number(json_object_get(v, "eval/held/capped_share")));
             } else if (step) {
-                static const char *const keys[] = {"reward/raw_mean", "capped_share", "loss/policy",  "entropy",        "ratio/mean",     "clip_fraction/low",
-                                                   "grad_norm",       "lr",           "tokens/loss",  "mismatch/max",   "tokens/total",   "tokens/per_second",
-                                                   "mismatch/mean",   "length/mean",  "time/rollout", "time/train",     "time/score",     "time/sync",
-                                                   "pass_at_k",       "groups/kept",  "finish/stop",  "mismatch/bitwise_equal_share"};
+                static const char *const keys[] = {"reward/raw_mean", "capped_share",
+                                                   "loss/policy",     "entropy",
+                                                   "ratio/mean",      "clip_fraction/low",
+                                                   "grad_norm",       "lr",
+                                                   "tokens/loss",     "mismatch/max",
+                                                   "tokens/total",    "tokens/per_second",
+                                                   "mismatch/mean",   "length/mean",
+                                                   "time/rollout",    "time/train",
+                                                   "time/score",      "time/sync",
+                                                   "pass_at_k",       "groups/kept",
+                                                   "finish/stop",     "mismatch/bitwise_equal_share"};
 
                 for (size_t k = 0; k < COUNT(keys); k++)
                     if (!json_is_number(json_object_get(v, keys[k])))
@@ -330,8 +337,9 @@ static void test_stopped(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_missing_inputs), cmocka_unit_test(test_usage),        cmocka_unit_test(test_damaged_run), cmocka_unit_test(test_flipped_bit),
-        cmocka_unit_test(test_chain),          cmocka_unit_test(test_done_at_once), cmocka_unit_test(test_two_at_once), cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_missing_inputs), cmocka_unit_test(test_usage),   cmocka_unit_test(test_damaged_run),
+        cmocka_unit_test(test_flipped_bit),    cmocka_unit_test(test_chain),   cmocka_unit_test(test_done_at_once),
+        cmocka_unit_test(test_two_at_once),    cmocka_unit_test(test_stopped),
     };
 
     return cmocka_run_group_tests_name("stage", tests, NULL, NULL);

@@ -166,7 +166,9 @@ static void test_other_numerics(void **state)
         const char *override;
         float off;
         int rc;
-    } row[] = {{"numerics.require=same", 0, CAIRN_EDEVICE}, {"numerics.require=compatible", 0.01f, 0}, {"numerics.require=compatible", 0.3f, CAIRN_ENUMERIC}};
+    } row[] = {{"numerics.require=same", 0, CAIRN_EDEVICE},
+               {"numerics.require=compatible", 0.01f, 0},
+               {"numerics.require=compatible", 0.3f, CAIRN_ENUMERIC}};
 
     (void)state;
     for (size_t i = 0; i < COUNT(row); i++) {

@@ -290,7 +290,8 @@ static inline void naive_update(struct rig *g, const float *old, const float *re
                 }
             }
             if (!strcmp(correction, "tis"))
-                c = fmin(exp(naive_clamp((double)old[at + k] - (double)g->r.logprobs[at + k], -20, 20)), cairn_recipe_f64(recipe, "train.correction.cap"));
+                c = fmin(exp(naive_clamp((double)old[at + k] - (double)g->r.logprobs[at + k], -20, 20)),
+                         cairn_recipe_f64(recipe, "train.correction.cap"));
             if (!strcmp(correction, "icepop")) {
                 c = exp(naive_clamp((double)old[at + k] - (double)g->r.logprobs[at + k], -20, 20));
                 if (c < cairn_recipe_f64(recipe, "train.correction.low") || c > cairn_recipe_f64(recipe, "train.correction.high"))

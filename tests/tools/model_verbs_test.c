@@ -88,8 +88,8 @@ static void test_paths_agree(void **state)
         char *want, *text, *at;
         int lines = 0;
 
-        expect_ok(run_out(cairn_verb_logprobs, ARGS("logprobs", MODEL, "--tokens", in_path, "--temperature", "0.8", a ? "--adapter" : NULL, adapter[a]),
-                      &want));
+        expect_ok(run_out(cairn_verb_logprobs,
+                          ARGS("logprobs", MODEL, "--tokens", in_path, "--temperature", "0.8", a ? "--adapter" : NULL, adapter[a]), &want));
         at = want;
         for (json_t *v; (v = line_of(&at)); lines++) {
             const json_t *lp = json_object_get(v, "logprobs"), *bits = json_object_get(v, "bits");
@@ -108,9 +108,9 @@ static void test_paths_agree(void **state)
         assert_int_equal(lines, 150);
         for (size_t i = 0; i < COUNT(more); i++) {
             expect_ok(run_out(cairn_verb_logprobs,
-                          ARGS("logprobs", MODEL, "--tokens", in_path, "--temperature", "0.8", more[i][0], more[i][1], more[i][2] ? more[i][2] : "--json",
-                               more[i][3] ? more[i][3] : "--json", a ? "--adapter" : NULL, adapter[a]),
-                          &text));
+                              ARGS("logprobs", MODEL, "--tokens", in_path, "--temperature", "0.8", more[i][0], more[i][1],
+                                   more[i][2] ? more[i][2] : "--json", more[i][3] ? more[i][3] : "--json", a ? "--adapter" : NULL, adapter[a]),
+                              &text));
             if (strcmp(want, text))
                 fail_msg("%s %s %s %s prints other numbers", more[i][0], more[i][1], more[i][2] ? more[i][2] : "", more[i][3] ? more[i][3] : "");
             free(text);
@@ -127,7 +127,8 @@ static void test_guard(void **state)
     (void)state;
     ids_write(6, 12, 50);
     expect_ok(run_out(cairn_verb_logprobs, ARGS("logprobs", MODEL, "--tokens", in_path), &want));
-    expect_ok(run_out(cairn_verb_logprobs, ARGS("logprobs", MODEL, "--tokens", in_path, "--path", "decode", "--prompt", "3", "--backend", "guard"), &text));
+    expect_ok(
+        run_out(cairn_verb_logprobs, ARGS("logprobs", MODEL, "--tokens", in_path, "--path", "decode", "--prompt", "3", "--backend", "guard"), &text));
     assert_string_equal(want, text);
     free(text);
     expect_ok(run_out(cairn_verb_logprobs, ARGS("logprobs", MODEL, "--tokens", in_path, "--backend", "guard"), &text));

@@ -1,5 +1,5 @@
-/* right_test.c - what leg 0 of the gate makes of a sum that cancels: Kimi delta attention whose queries all stand upright on the keys. What comes out is
- * rounding alone, another one in each implementation; a mistake as large as a thousandth of the terms is none the less seen.
+/* right_test.c - what leg 0 of the gate makes of a sum that cancels: Kimi delta attention whose queries all stand upright on the keys. What comes out
+ * is rounding alone, another one in each implementation; a mistake as large as a thousandth of the terms is none the less seen.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,8 +44,8 @@ static double drawn(uint32_t *at)
     return z[0];
 }
 
-/* Keys of four directions, queries of the other four: rows of a Hadamard matrix, so that every channel has a share in each. The decay of a row is the same
- * for all channels, which keeps the two apart. */
+/* Keys of four directions, queries of the other four: rows of a Hadamard matrix, so that every channel has a share in each. The decay of a row is the
+ * same for all channels, which keeps the two apart. */
 static void values_make(struct bench *b, const int starts[], int sequences)
 {
     uint32_t at = 0;

@@ -83,7 +83,8 @@ static enum cairn_status sums_hold(struct holding *h, int layer, const char *blo
         allowed = h->bar * size + h->rounding * stream + noise[t];
         h->worst = fmax(h->worst, apart / fmax(allowed, 1e-300));
         if (!(apart <= allowed)) {
-            snprintf(what, sizeof what, "it adds what is off by %.3g of its size, %.3g would do", apart / fmax(size, 1e-300), allowed / fmax(size, 1e-300));
+            snprintf(what, sizeof what, "it adds what is off by %.3g of its size, %.3g would do", apart / fmax(size, 1e-300),
+                     allowed / fmax(size, 1e-300));
             TRY(finding(h, layer, block, t, what, err));
         }
     }
@@ -150,10 +151,12 @@ static enum cairn_status room_make(struct room *r, const struct holding *h, stru
 {
     size_t n = (size_t)h->n, D = (size_t)h->c->width, E = h->c->experts > 0 ? (size_t)h->c->experts : 1;
 
-    *r = (struct room){.added = malloc(n * D * sizeof *r->added), .noise = malloc(n * sizeof *r->noise), .keys = calloc(n, n), .experts = calloc(n, E)};
+    *r = (struct room){
+        .added = malloc(n * D * sizeof *r->added), .noise = malloc(n * sizeof *r->noise), .keys = calloc(n, n), .experts = calloc(n, E)};
     r->choice = (struct cairn_plain_choice){.score = malloc(n * (n > E ? n : E) * sizeof *r->choice.score), .gap = malloc(n * sizeof *r->choice.gap),
                                             .terms = malloc(n * sizeof *r->choice.terms), .noise = malloc(n * sizeof *r->choice.noise)};
-    return r->added && r->noise && r->keys && r->experts && r->choice.score && r->choice.gap && r->choice.terms && r->choice.noise ? CAIRN_OK : CAIRN_NOMEM(err);
+    return r->added && r->noise && r->keys && r->experts && r->choice.score && r->choice.gap && r->choice.terms && r->choice.noise ? CAIRN_OK
+                                                                                                                                   : CAIRN_NOMEM(err);
 }
 
 static void room_free(struct room *r)
@@ -255,7 +258,8 @@ static enum cairn_status enter_hold(struct holding *h, struct room *r, int layer
 {
     const struct cairn_picked *p = h->p;
     int64_t D = h->c->width, n = h->n;
-    double *streams = widened(h, p->in[site], layer, p->width), *mix = malloc((size_t)(n * p->mixes) * sizeof *mix), *size = calloc((size_t)n, sizeof *size);
+    double *streams = widened(h, p->in[site], layer, p->width), *mix = malloc((size_t)(n * p->mixes) * sizeof *mix),
+           *size = calloc((size_t)n, sizeof *size);
     const char *block = site ? "hyper-connection of the mlp" : "hyper-connection of attention";
     enum cairn_status st = CAIRN_OK;
 
@@ -281,8 +285,8 @@ static enum cairn_status leave_hold(struct holding *h, int layer, int site, stru
 {
     const struct cairn_picked *p = h->p;
     int64_t D = h->c->width, J = h->c->streams, n = h->n;
-    const float *in = rows_of(h, p->in[site], layer, p->width), *made = rows_of(h, p->made[site], layer, D), *mix = rows_of(h, p->mix[site], layer, p->mixes),
-                *out = site ? behind(h, layer) : rows_of(h, p->in[1], layer, p->width);
+    const float *in = rows_of(h, p->in[site], layer, p->width), *made = rows_of(h, p->made[site], layer, D),
+                *mix = rows_of(h, p->mix[site], layer, p->mixes), *out = site ? behind(h, layer) : rows_of(h, p->in[1], layer, p->width);
     double *theirs = malloc((size_t)(n * p->width) * sizeof *theirs), *size = calloc((size_t)n, sizeof *size);
     enum cairn_status st = CAIRN_OK;
 
@@ -299,7 +303,8 @@ static enum cairn_status leave_hold(struct holding *h, int layer, int site, stru
                 theirs[(t * J + j) * D + i] = v;
                 size[t] = fmax(size[t], 4 * h->rounding * (fabs(v) + 2 * fabs((double)made[t * D + i])));
             }
-    TRY(near_hold(h, layer, site ? "hyper-connection of the mlp" : "hyper-connection of attention", out, theirs, size, p->width, "what it gives back", err));
+    TRY(near_hold(h, layer, site ? "hyper-connection of the mlp" : "hyper-connection of attention", out, theirs, size, p->width, "what it gives back",
+                  err));
 out:
     free(theirs);
     free(size);
@@ -421,7 +426,11 @@ enum cairn_status cairn_blocks_check(struct cairn_sides *x, const struct cairn_s
     struct cairn_trainer *t = &x->trainer;
     int narrow = x->k.act == CAIRN_BF16;
     struct cairn_picked p = {.x = x};
-    struct holding h = {.p = &p, .c = &t->policy.config, .bar = narrow ? 1e-2 : 1e-4, .rounding = narrow ? 0x1p-6 : 0x1p-21, .terms = narrow ? 0x1p-8 : 0x1p-17,
+    struct holding h = {.p = &p,
+                        .c = &t->policy.config,
+                        .bar = narrow ? 1e-2 : 1e-4,
+                        .rounding = narrow ? 0x1p-6 : 0x1p-21,
+                        .terms = narrow ? 0x1p-8 : 0x1p-17,
                         .own = narrow ? CAIRN_PLAIN_BF16 : CAIRN_PLAIN_F32};
     int64_t next = 0, number = 0;
     enum cairn_status st = CAIRN_OK;

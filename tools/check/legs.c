@@ -159,7 +159,8 @@ static enum cairn_status sensitivity(struct cairn_legs *g, const float *before, 
         seen = d;
         least = scale;
     }
-    if (json_object_set_new(report, "sensitivity", json_pack("{s:f, s:I, s:f}", "scale", least, "tokens", (json_int_t)(g->n - seen.equal), "max", seen.max)))
+    if (json_object_set_new(report, "sensitivity",
+                            json_pack("{s:f, s:I, s:f}", "scale", least, "tokens", (json_int_t)(g->n - seen.equal), "max", seen.max)))
         TRY(CAIRN_NOMEM(err));
     TRY(changed(g, g->scale, err));
 out:
@@ -183,10 +184,11 @@ enum cairn_status cairn_leg_disagree(struct cairn_legs *g, struct cairn_error *e
         if (moved.mean > 2 * bar)
             break;
         if (i == TRIES)
-            TRY(cairn_fail(err, CAIRN_ENUMERIC,
-                           "disagree: the trainer's weights were changed by %.3g of their size and its log-probabilities moved by %.3g on average: this "
-                           "check is blind (are the trained weights used at all?)",
-                           g->scale, moved.mean));
+            TRY(cairn_fail(
+                err, CAIRN_ENUMERIC,
+                "disagree: the trainer's weights were changed by %.3g of their size and its log-probabilities moved by %.3g on average: this "
+                "check is blind (are the trained weights used at all?)",
+                g->scale, moved.mean));
     }
     TRY(sensitivity(g, before, g->report, err));
     TRY(cairn_sides_sampler_scores(g->x, &cuts[0], g->sampler, err));
@@ -199,8 +201,8 @@ enum cairn_status cairn_leg_disagree(struct cairn_legs *g, struct cairn_error *e
                        moved.mean, d.mean));
     d = compare(g->first, g->sampler, g->n);
     if (d.equal != g->n)
-        TRY(cairn_fail(err, CAIRN_ENUMERIC, "disagree: the trainer's weights were changed and the sampler's log-probabilities moved with them (by %.3g)",
-                       d.max));
+        TRY(cairn_fail(err, CAIRN_ENUMERIC,
+                       "disagree: the trainer's weights were changed and the sampler's log-probabilities moved with them (by %.3g)", d.max));
 out:
     free(before);
     return st;

@@ -161,7 +161,8 @@ static enum cairn_status after(void *arg, const struct cairn_trace_call *c, stru
     if (c->op == CAIRN_OP_router && layer >= 0)
         return choice_take(p, &((const struct cairn_router *)c->args)->idx, &p->experts[layer], err);
     if (c->op == CAIRN_OP_logprob)
-        return cairn_tensor_get(&p->x->k.stream, &((const struct cairn_logprob *)c->args)->logprob, p->logprob, (size_t)p->rows * sizeof *p->logprob, err);
+        return cairn_tensor_get(&p->x->k.stream, &((const struct cairn_logprob *)c->args)->logprob, p->logprob, (size_t)p->rows * sizeof *p->logprob,
+                                err);
     return CAIRN_OK;
 }
 
@@ -169,7 +170,8 @@ enum cairn_status cairn_picked_forward(struct cairn_picked *p, struct cairn_erro
 {
     struct cairn_sides *x = p->x;
     const struct cairn_policy *w = &x->trainer.policy;
-    struct cairn_trace trace = {.k = &x->k, .stores = {&w->weights, w->lora ? &w->adapter_weights : NULL}, .before = before, .after = after, .arg = p};
+    struct cairn_trace trace = {
+        .k = &x->k, .stores = {&w->weights, w->lora ? &w->adapter_weights : NULL}, .before = before, .after = after, .arg = p};
     struct cairn_scores scores;
     enum cairn_status st = CAIRN_OK;
 

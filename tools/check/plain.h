@@ -2,8 +2,8 @@
  *
  * Naive loops over one sequence; attention expanded (keys and values of every head, no absorption), linear attention as a recurrence, adapters
  * merged into their matrices, nothing shared with runtime/model or kernels but the reading of weights. It is slow and reads like the formulas
- * (specs of the two architectures; GLM-5 of arXiv:2602.15763, DeepSeek-V3.2; arXiv:2510.26692, arXiv:2512.24880). The gate holds each block of the run's own forward against it, fed with
- * what that block was really given, so that an error neither grows nor hides.
+ * (specs of the two architectures; GLM-5 of arXiv:2602.15763, DeepSeek-V3.2; arXiv:2510.26692, arXiv:2512.24880). The gate holds each block of the
+ * run's own forward against it, fed with what that block was really given, so that an error neither grows nor hides.
  */
 #ifndef CAIRN_TOOLS_CHECK_PLAIN_H
 #define CAIRN_TOOLS_CHECK_PLAIN_H
@@ -28,7 +28,8 @@ struct cairn_plain_choice {
     double *gap;   /* (n): 0 where what was given is what would have been chosen; else by how much the best that was left out beats the worst that
                     * was taken for it, or the best group of experts the worst (of two scores: half of that); infinite where no exchange makes
                     * the one from the other */
-    double *terms; /* (n): root of the summed squares of the terms that the scores of those two are sums of; where experts are in groups, of any expert:
+    double
+        *terms; /* (n): root of the summed squares of the terms that the scores of those two are sums of; where experts are in groups, of any expert:
                     * whichever it was that moved a group. The larger */
     double *noise; /* (n): the most by which roundings moved a score */
     int64_t width;

@@ -70,7 +70,9 @@ static enum cairn_status attention_room(const struct cairn_model_config *c, stru
     a->ig = room(n, c->index_dim);
     a->mine = calloc((size_t)n + 1, 1);
     a->pools = calloc((size_t)n + 1, 1);
-    return a->ig && a->mine && a->pools && a->h && a->raw && a->lat && a->q && a->kv && a->c && a->k && a->mix && a->iq && a->ik && a->iw && a->score ? CAIRN_OK : CAIRN_NOMEM(err);
+    return a->ig && a->mine && a->pools && a->h && a->raw && a->lat && a->q && a->kv && a->c && a->k && a->mix && a->iq && a->ik && a->iw && a->score
+               ? CAIRN_OK
+               : CAIRN_NOMEM(err);
 }
 
 /* Queries, latents, keys and values of every row, rotated. */

@@ -144,8 +144,8 @@ static double terms_of(const struct cairn_plain_matrix *gate, int64_t e, const d
 }
 
 /* Row t's choice of experts, by[e] being their scores: judged, or their noise. mine: scratch. */
-static void router_judge(const struct cairn_plain *p, const struct cairn_plain_matrix *gate, int64_t t, const double *x, const double *by, uint8_t *mine,
-                         const uint8_t *given, const struct cairn_plain_choice *choice)
+static void router_judge(const struct cairn_plain *p, const struct cairn_plain_matrix *gate, int64_t t, const double *x, const double *by,
+                         uint8_t *mine, const uint8_t *given, const struct cairn_plain_choice *choice)
 {
     int64_t E = p->c->experts, lost, taken;
 

@@ -61,7 +61,8 @@ static enum cairn_status line_read(struct scorer *s, const json_t *v, const char
     if (length < 2 || (int64_t)json_array_size(logprobs) != length - 1)
         TRY(cairn_fail(err, CAIRN_EDATA, "%s: expected {\"ids\": [at least two], \"logprobs\": [one fewer]}", where));
     if (length - 1 > c->max_positions)
-        TRY(cairn_fail(err, CAIRN_EDATA, "%s: %lld ids are more than the model has positions, %lld", where, (long long)length, (long long)c->max_positions));
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: %lld ids are more than the model has positions, %lld", where, (long long)length,
+                       (long long)c->max_positions));
     TRY(ready(s, length - 1, err));
     for (int64_t i = 0; i < length; i++) {
         const json_t *id = json_array_get(ids, (size_t)i), *p = i ? json_array_get(logprobs, (size_t)i - 1) : NULL;
@@ -110,7 +111,8 @@ static enum cairn_status compare(struct scorer *s, int64_t n, const char *where,
         s->mean += d;
         s->max = fmax(s->max, d);
         if (!(d <= CAIRN_NUMERICS_BAND))
-            return cairn_fail(err, CAIRN_ENUMERIC, "right: the reference (%s) gives token %lld log-probability %.6g, this system %.6g; %.3g apart would do", where,
+            return cairn_fail(err, CAIRN_ENUMERIC,
+                              "right: the reference (%s) gives token %lld log-probability %.6g, this system %.6g; %.3g apart would do", where,
                               (long long)(i + 1), s->theirs[i], (double)s->ours[i], CAIRN_NUMERICS_BAND);
     }
     s->tokens += n;
@@ -140,8 +142,9 @@ enum cairn_status cairn_reference_check(struct cairn_sides *x, const char *again
     }
     if (!s.lines)
         TRY(cairn_fail(err, CAIRN_EDATA, "%s: there is no line in it", file));
-    if (json_object_set_new(report, "reference", json_pack("{s:I, s:I, s:f, s:f, s:f}", "lines", (json_int_t)s.lines, "tokens", (json_int_t)s.tokens, "mean",
-                                                           s.mean / (double)s.tokens, "max", s.max, "band", CAIRN_NUMERICS_BAND)))
+    if (json_object_set_new(report, "reference",
+                            json_pack("{s:I, s:I, s:f, s:f, s:f}", "lines", (json_int_t)s.lines, "tokens", (json_int_t)s.tokens, "mean",
+                                      s.mean / (double)s.tokens, "max", s.max, "band", CAIRN_NUMERICS_BAND)))
         TRY(CAIRN_NOMEM(err));
 out:
     cairn_jsonl_close(lines);

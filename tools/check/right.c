@@ -13,7 +13,8 @@
 #define LATE_BUDGET   2e10 /* products of them, and at least two rows */
 
 /* Runs op number c->op of a table with these arguments. */
-static enum cairn_status op_run(const struct cairn_ops *ops, struct cairn_stream *s, enum cairn_op_number op, const void *args, struct cairn_error *err)
+static enum cairn_status op_run(const struct cairn_ops *ops, struct cairn_stream *s, enum cairn_op_number op, const void *args,
+                                struct cairn_error *err)
 {
     switch (op) {
 #define CASE(name)           \
@@ -76,10 +77,12 @@ out:
     return st;
 }
 
-/* Of equal scores the lowest are chosen: 0, 1, 2, ... in each row, up to what there is. Said apart from the reference, which shares the router's choice. */
+/* Of equal scores the lowest are chosen: 0, 1, 2, ... in each row, up to what there is. Said apart from the reference, which shares the router's
+ * choice. */
 static enum cairn_status lowest_chosen(struct right *r, const struct cairn_trace_call *c, struct cairn_error *err)
 {
-    const struct cairn_tensor *idx = c->op == CAIRN_OP_index ? &((const struct cairn_index *)c->args)->idx : &((const struct cairn_router *)c->args)->idx;
+    const struct cairn_tensor *idx =
+        c->op == CAIRN_OP_index ? &((const struct cairn_index *)c->args)->idx : &((const struct cairn_router *)c->args)->idx;
     int64_t width = idx->dim[1];
     int32_t *h = malloc(cairn_tensor_bytes(idx) + 1);
     enum cairn_status st = CAIRN_OK;
@@ -191,8 +194,9 @@ static enum cairn_status late_run(struct right *r, const struct cairn_sequence *
     struct cairn_sides *x = r->x;
     const struct cairn_model_config *c = &x->trainer.policy.config;
     const struct cairn_sequence *s = x->q.s;
-    double row = ((double)c->heads * (double)(c->kv_rank + c->rope) * c->index_topk + (double)c->index_heads * (double)c->index_dim * (double)x->q.longest) * 2 *
-                 c->layers;
+    double row =
+        ((double)c->heads * (double)(c->kv_rank + c->rope) * c->index_topk + (double)c->index_heads * (double)c->index_dim * (double)x->q.longest) *
+        2 * c->layers;
     int64_t next = 0, number = 0, calls = r->calls;
     enum cairn_status st = CAIRN_OK;
     struct cairn_scores scores;
@@ -207,8 +211,9 @@ static enum cairn_status late_run(struct right *r, const struct cairn_sequence *
     r->late = row * LATE <= LATE_BUDGET ? LATE : row * 2 >= LATE_BUDGET ? 2 : (int64_t)(LATE_BUDGET / row);
     while (cairn_trainer_fill(&x->trainer, s, 1, &next, &number))
         TRY(cairn_trainer_forward(&x->trainer, x->temperature, &scores, err));
-    if (json_object_set_new(report, "late", json_pack("{s:s, s:I, s:I, s:I}", "sequence", x->q.name[s->index], "tokens", (json_int_t)s->length, "rows",
-                                                      (json_int_t)r->late, "calls", (json_int_t)(r->calls - calls))))
+    if (json_object_set_new(report, "late",
+                            json_pack("{s:s, s:I, s:I, s:I}", "sequence", x->q.name[s->index], "tokens", (json_int_t)s->length, "rows",
+                                      (json_int_t)r->late, "calls", (json_int_t)(r->calls - calls))))
         TRY(CAIRN_NOMEM(err));
 out:
     r->late = 0;
@@ -258,8 +263,8 @@ enum cairn_status cairn_leg_right(struct cairn_sides *x, int threads, json_t *re
     r->tolerance_wide = 2e-5;
     r->tolerance = narrow ? 2e-2 : r->tolerance_wide;
     r->tolerance_sums = narrow ? 4e-2 : 1e-4;
-    TRY(cairn_compute_open(&r->ref, &(struct cairn_compute_opts){.backend = "cpu", .act = narrow ? "bf16" : "f32", .reference = 1, .threads = threads},
-                           err));
+    TRY(cairn_compute_open(&r->ref,
+                           &(struct cairn_compute_opts){.backend = "cpu", .act = narrow ? "bf16" : "f32", .reference = 1, .threads = threads}, err));
     if (p->lora) /* a new adapter's B is zero and would hide what is wrong with it */
         TRY(cairn_sides_perturb(x, ADAPTER_SCALE, 9, err));
     r->own = x->k.ops;
@@ -269,8 +274,9 @@ enum cairn_status cairn_leg_right(struct cairn_sides *x, int threads, json_t *re
         st = late_run(r, afforded, n, report, err);
     cairn_trace_end(&t);
     TRY(st);
-    if (json_object_set_new(report, "right", json_pack("{s:i, s:I, s:I, s:f, s:s}", "sequences", n, "calls", (json_int_t)r->calls, "values", (json_int_t)r->values, "worst",
-                                                       r->worst, "at", r->worst_at)))
+    if (json_object_set_new(report, "right",
+                            json_pack("{s:i, s:I, s:I, s:f, s:s}", "sequences", n, "calls", (json_int_t)r->calls, "values", (json_int_t)r->values,
+                                      "worst", r->worst, "at", r->worst_at)))
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_blocks_check(x, afforded, n, report, err));
     if (p->lora)

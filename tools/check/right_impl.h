@@ -52,9 +52,10 @@ int cairn_right_is_choice(enum cairn_op_number op);
 /* Of one member, what the run made against what the reference made. *choices_differ: set where choices do; then floats are not looked at. */
 enum cairn_status cairn_right_hold(struct right *r, const struct cairn_trace_call *c, const struct cairn_op_member *m, int choices_may_differ,
                                    int *choices_differ, struct cairn_error *err);
-/* Of an output whose lines are sums that may all but cancel how large each line is by its terms: (lines), caller frees. NULL: it has no such lines, and
- * is as exact as it is large. After the reference has run. */
-enum cairn_status cairn_right_terms(struct right *r, const struct cairn_trace_call *c, const struct cairn_op_member *m, double **size, struct cairn_error *err);
+/* Of an output whose lines are sums that may all but cancel how large each line is by its terms: (lines), caller frees. NULL: it has no such lines,
+ * and is as exact as it is large. After the reference has run. */
+enum cairn_status cairn_right_terms(struct right *r, const struct cairn_trace_call *c, const struct cairn_op_member *m, double **size,
+                                    struct cairn_error *err);
 /* CAIRN_ENUMERIC: "right: rope at ... (layer 0 attention): its y <what>". */
 enum cairn_status cairn_right_finding(const struct cairn_trace_call *c, const char *member, struct cairn_error *err, const char *what);
 

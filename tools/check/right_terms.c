@@ -1,10 +1,11 @@
 /* right_terms.c - how large a sum is by its terms, where little may be left of them. See right_impl.h.
  *
- * n terms of either sign add up to about the root of the sum of their squares, and so do their roundings: an fp32 sum is as exact, relative to that root,
- * as sums of its kind are relative to themselves. Where the terms of a whole line cancel, the line is smaller than the root, its roundings are not.
+ * n terms of either sign add up to about the root of the sum of their squares, and so do their roundings: an fp32 sum is as exact, relative to that
+ * root, as sums of its kind are relative to themselves. Where the terms of a whole line cancel, the line is smaller than the root, its roundings are
+ * not.
  *
- * In Kimi delta attention these lines are not rare: a head has few keys, and a query that stands upright on what they wrote reads next to nothing, in all
- * values at once. There
+ * In Kimi delta attention these lines are not rare: a head has few keys, and a query that stands upright on what they wrote reads next to nothing, in
+ * all values at once. There
  *     o_j = sum_i q_i S_ij = sum_i sum_s q_i k~_si d_sj        (kernels.h; s: this row and earlier ones, k~_s: its key, decayed until this row)
  * so beside S goes, through the same recurrence, the sum of the squares of its terms, which decays with the square: a^2.
  */
@@ -112,7 +113,8 @@ out:
     return st;
 }
 
-enum cairn_status cairn_right_terms(struct right *r, const struct cairn_trace_call *c, const struct cairn_op_member *m, double **size, struct cairn_error *err)
+enum cairn_status cairn_right_terms(struct right *r, const struct cairn_trace_call *c, const struct cairn_op_member *m, double **size,
+                                    struct cairn_error *err)
 {
     const struct cairn_kda *kda = (const struct cairn_kda *)(const void *)r->args.bytes;
 

@@ -131,8 +131,8 @@ static enum cairn_status sides_run(struct checking *c, json_t *times, struct cai
     TRY(cairn_sides_open(&c->x, c->o, err));
     opened = cairn_now_s();
     TRY(cairn_legs_open(&c->g, &c->x, c->report, c->o->locate, err));
-    if (json_object_set_new(times, "open", json_real(cairn_now_s() - t0)) || json_object_set_new(c->report, "numerics", json_string(c->x.k.numerics)) ||
-        json_object_set_new(c->report, "band", json_real(c->g.band)))
+    if (json_object_set_new(times, "open", json_real(cairn_now_s() - t0)) ||
+        json_object_set_new(c->report, "numerics", json_string(c->x.k.numerics)) || json_object_set_new(c->report, "band", json_real(c->g.band)))
         TRY(CAIRN_NOMEM(err));
     st = legs_run(c, times, err);
     for (int i = 0; i < CAIRN_SIDES_PARTS; i++)

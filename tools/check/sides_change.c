@@ -145,7 +145,8 @@ static enum cairn_status shake(struct cairn_sides *x, const struct cairn_tensor 
     TRY(cairn_tensor_view(&noise, x->noise, 0, CAIRN_F32, 1, &x->noise_n, err));
     for (int64_t done = 0; done < n; at = 0) {
         int64_t some = n - done < x->noise_n - at ? n - done : x->noise_n - at;
-        const struct cairn_axpby a = {.x = cairn_tensor_slice(&noise, 0, at, some), .y = cairn_tensor_slice(&flat, 0, done, some), .a = (float)size, .b = 1};
+        const struct cairn_axpby a = {
+            .x = cairn_tensor_slice(&noise, 0, at, some), .y = cairn_tensor_slice(&flat, 0, done, some), .a = (float)size, .b = 1};
 
         TRY(x->k.ops.axpby(&x->k.stream, &a, err));
         done += some;

@@ -158,7 +158,8 @@ static enum cairn_status digests(struct cairn_sides *x, const struct cairn_store
     for (int64_t i = 0; i < n; i++) {
         const struct cairn_tensor *t = &s->tensor[i];
         int64_t bytes = (int64_t)cairn_tensor_bytes(t), tiles = (bytes + TILE - 1) / TILE;
-        const int64_t run[CAIRN_TILES_RUN] = {(int64_t)t->offset, 1, bytes, bytes, TILE, (int64_t)cairn_tile_seed(s->table->param[i].name), 0, 0, units};
+        const int64_t run[CAIRN_TILES_RUN] = {
+            (int64_t)t->offset, 1, bytes, bytes, TILE, (int64_t)cairn_tile_seed(s->table->param[i].name), 0, 0, units};
 
         if (t->buf != s->buf || !bytes)
             TRY(CAIRN_BUG(err, "a tensor that lies outside of its store"));

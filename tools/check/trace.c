@@ -85,7 +85,11 @@ void cairn_trace_block(const char *param, char *out, size_t n)
     long layer;
 
     if (!at) {
-        snprintf(out, n, "%s", strstr(param, "embed") ? "embedding" : strstr(param, "lm_head") ? "head" : strstr(param, "norm") ? "final norm" : "start");
+        snprintf(out, n, "%s",
+                 strstr(param, "embed")     ? "embedding"
+                 : strstr(param, "lm_head") ? "head"
+                 : strstr(param, "norm")    ? "final norm"
+                                            : "start");
         return;
     }
     layer = strtol(at + 7, &end, 10);

@@ -83,8 +83,9 @@ static enum cairn_status logits_agree(struct cairn_sides *x, int i, double band,
     TRY(sampler_logits(x, i, b, err));
     for (int64_t k = 0; k < n; k++)
         if (memcmp(&a[k], &b[k], sizeof *a) != 0 && !(fabs((double)a[k] - (double)b[k]) <= band))
-            TRY(cairn_fail(err, CAIRN_ENUMERIC, "whole: the logit of id %lld behind token %lld of sequence %s is %.9g for the trainer, %.9g for the sampler",
-                           (long long)(k % x->policy.config.vocab), (long long)(k / x->policy.config.vocab), x->q.name[i], (double)a[k], (double)b[k]));
+            TRY(cairn_fail(
+                err, CAIRN_ENUMERIC, "whole: the logit of id %lld behind token %lld of sequence %s is %.9g for the trainer, %.9g for the sampler",
+                (long long)(k % x->policy.config.vocab), (long long)(k / x->policy.config.vocab), x->q.name[i], (double)a[k], (double)b[k]));
 out:
     free(a);
     free(b);

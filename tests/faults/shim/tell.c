@@ -45,9 +45,9 @@ void shim_beyond(const char *op, int dirfd, const char *name)
     char abs[PATH_MAX];
 
     if (!shim_reporting || !shim_root[0] || !name || !shim_absolute(dirfd, name, abs) || shim_below(abs) || !strncmp(abs, "/proc/", 6) ||
-        !strcmp(abs, "/dev/null") ||
-        !strncmp(abs, "/dev/shm/cairn-", 15) || /* memory that is called after its process (world/shmname.h) */
-        (shim_ranked && !strncmp(abs, "/dev/shm/vader_segment.", 23)) || !strcmp(abs, "/dev/tty") || (shim_spare[0] && !strncmp(abs, shim_spare, strlen(shim_spare))))
+        !strcmp(abs, "/dev/null") || !strncmp(abs, "/dev/shm/cairn-", 15) || /* memory that is called after its process (world/shmname.h) */
+        (shim_ranked && !strncmp(abs, "/dev/shm/vader_segment.", 23)) || !strcmp(abs, "/dev/tty") ||
+        (shim_spare[0] && !strncmp(abs, shim_spare, strlen(shim_spare))))
         return;
     shim_tell("outside %s %s\n", op, abs);
 }

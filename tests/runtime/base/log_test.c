@@ -117,7 +117,8 @@ static void events(void **state)
     cairn_event(e, "end", "train", 4, NULL);
     cairn_events_close(e);
     assert_int_equal(cairn_file_read(path, 1 << 20, &p, &n, &err), CAIRN_OK);
-    assert_non_null(strstr(p, ",\"attempt\":2,\"job\":\"77\",\"stage\":\"train\",\"rank\":0,\"step\":4,\"ev\":\"update\",\"loss\":0.5,\"note\":\"a\\nb\"}\n"));
+    assert_non_null(
+        strstr(p, ",\"attempt\":2,\"job\":\"77\",\"stage\":\"train\",\"rank\":0,\"step\":4,\"ev\":\"update\",\"loss\":0.5,\"note\":\"a\\nb\"}\n"));
     free(p);
     assert_int_equal(cairn_jsonl_open(&r, path, &err), CAIRN_OK);
     assert_int_equal(cairn_jsonl_next(r, &v, &err), CAIRN_OK);

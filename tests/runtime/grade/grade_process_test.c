@@ -29,8 +29,8 @@ static int is(const char *p, size_t n, const char *z)
     return n == strlen(z) && memcmp(p, z, n) == 0;
 }
 
-static enum cairn_status unruly_grade(const struct cairn_grader *self, const struct cairn_grade_opts *opts, const char *gold, size_t ng, const char *response,
-                                      size_t nr, struct cairn_verdict *out, struct cairn_error *err)
+static enum cairn_status unruly_grade(const struct cairn_grader *self, const struct cairn_grade_opts *opts, const char *gold, size_t ng,
+                                      const char *response, size_t nr, struct cairn_verdict *out, struct cairn_error *err)
 {
     (void)self;
     (void)opts;
@@ -304,14 +304,20 @@ static void test_failures_among_many(void **state)
     (void)state;
     assert_non_null(job);
     for (int i = 0; i < N; i++) {
-        const char *gold = i % 37 == 5 || i == 63 || i == 64 ? way[i % COUNT(way)] : i == 200 ? "loop" : i == 130 ? "term" : "fine", *response = i % 3 ? "yes" : "no";
+        const char *gold = i % 37 == 5 || i == 63 || i == 64 ? way[i % COUNT(way)]
+                           : i == 200                        ? "loop"
+                           : i == 130                        ? "term"
+                                                             : "fine",
+                   *response = i % 3 ? "yes" : "no";
 
         job[i] = (struct cairn_grade_job){.gold = gold, .gold_bytes = strlen(gold), .response = response, .response_bytes = strlen(response)};
     }
     assert_int_equal(cairn_grader_process_start(&p, &limits, NULL), CAIRN_OK);
     assert_int_equal(cairn_grader_process_grade_many(p, "unruly", NULL, job, N, NULL), CAIRN_OK);
     for (int i = 0; i < N; i++) {
-        enum cairn_verdict_status want = i % 37 == 5 || i == 63 || i == 64 ? CAIRN_VERDICT_CRASHED : i == 200 ? CAIRN_VERDICT_TIMEOUT : CAIRN_VERDICT_OK;
+        enum cairn_verdict_status want = i % 37 == 5 || i == 63 || i == 64 ? CAIRN_VERDICT_CRASHED
+                                         : i == 200                        ? CAIRN_VERDICT_TIMEOUT
+                                                                           : CAIRN_VERDICT_OK;
 
         if (job[i].verdict.status != want || job[i].verdict.match != (want == CAIRN_VERDICT_OK && i % 3))
             fail_msg("job %d (%s): %s, match %d: %s", i, job[i].gold, cairn_verdict_status_name(job[i].verdict.status), job[i].verdict.match,

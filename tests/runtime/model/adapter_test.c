@@ -261,7 +261,8 @@ static void initial_values(void **state)
         }
         worst = most / bound > worst ? most / bound : worst;
         if (n > 1000) { /* uniform: variance bound^2 / 3 */
-            if (fabs(sum / (double)n) > 6 * bound / sqrt(3.0 * (double)n) || fabs(sq / (double)n / (bound * bound / 3) - 1) > 6 * 0.9 / sqrt((double)n))
+            if (fabs(sum / (double)n) > 6 * bound / sqrt(3.0 * (double)n) ||
+                fabs(sq / (double)n / (bound * bound / 3) - 1) > 6 * 0.9 / sqrt((double)n))
                 fail_msg("%s: mean %g, variance %g of bound %g", p->name, sum / (double)n, sq / (double)n, bound);
         }
         free(x);

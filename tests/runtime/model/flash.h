@@ -14,28 +14,28 @@
     "\"initializer_range\": 0.2, \"eos_token_id\": 1"
 
 /* 1.07 M parameters: L L D D L D, layer 3 shares the set of layer 2, groups of experts, a clamp that fires */
-#define FLASH_TINY                                                                                                                 \
-    "{" FLASH_COMMON ", \"pad_token_id\": 1, \"vocab_size\": 320, \"hidden_size\": 64, \"num_hidden_layers\": 6,"                                       \
-    "\"layer_types\": [\"linear_attention\", \"linear_attention\", \"deepseek_sparse_attention\", \"deepseek_sparse_attention\","  \
-    "\"linear_attention\", \"deepseek_sparse_attention\"],"                                                                        \
-    "\"indexer_types\": [\"full\", \"full\", \"full\", \"shared\", \"full\", \"full\"],"                                           \
-    "\"mlp_layer_types\": [\"dense\", \"sparse\", \"sparse\", \"sparse\", \"sparse\", \"sparse\"],"                                \
-    "\"intermediate_size\": 160, \"moe_intermediate_size\": 48, \"n_routed_experts\": 16, \"num_experts_per_tok\": 2,"             \
-    "\"n_group\": 2, \"topk_group\": 1, \"num_attention_heads\": 4, \"qk_nope_head_dim\": 16, \"v_head_dim\": 24,"                 \
-    "\"q_lora_rank\": 48, \"kv_lora_rank\": 32, \"index_n_heads\": 4, \"index_head_dim\": 16, \"index_topk\": 8,"                  \
+#define FLASH_TINY                                                                                                                                   \
+    "{" FLASH_COMMON ", \"pad_token_id\": 1, \"vocab_size\": 320, \"hidden_size\": 64, \"num_hidden_layers\": 6,"                                    \
+    "\"layer_types\": [\"linear_attention\", \"linear_attention\", \"deepseek_sparse_attention\", \"deepseek_sparse_attention\","                    \
+    "\"linear_attention\", \"deepseek_sparse_attention\"],"                                                                                          \
+    "\"indexer_types\": [\"full\", \"full\", \"full\", \"shared\", \"full\", \"full\"],"                                                             \
+    "\"mlp_layer_types\": [\"dense\", \"sparse\", \"sparse\", \"sparse\", \"sparse\", \"sparse\"],"                                                  \
+    "\"intermediate_size\": 160, \"moe_intermediate_size\": 48, \"n_routed_experts\": 16, \"num_experts_per_tok\": 2,"                               \
+    "\"n_group\": 2, \"topk_group\": 1, \"num_attention_heads\": 4, \"qk_nope_head_dim\": 16, \"v_head_dim\": 24,"                                   \
+    "\"q_lora_rank\": 48, \"kv_lora_rank\": 32, \"index_n_heads\": 4, \"index_head_dim\": 16, \"index_topk\": 8,"                                    \
     "\"linear_num_heads\": 4, \"linear_head_dim\": 16, \"swiglu_limit\": 0.5}"
 
 /* 32 M parameters, heads as wide as the published ones */
-#define FLASH_SMALL                                                                                                                \
-    "{" FLASH_COMMON ", \"pad_token_id\": 1, \"vocab_size\": 4096, \"hidden_size\": 256, \"num_hidden_layers\": 10,"                                    \
-    "\"layer_types\": [\"linear_attention\", \"linear_attention\", \"linear_attention\", \"deepseek_sparse_attention\","           \
-    "\"linear_attention\", \"linear_attention\", \"linear_attention\", \"deepseek_sparse_attention\","                             \
-    "\"deepseek_sparse_attention\", \"linear_attention\"],"                                                                        \
-    "\"indexer_types\": [\"full\", \"full\", \"full\", \"full\", \"full\", \"full\", \"full\", \"full\", \"shared\", \"full\"],"   \
-    "\"mlp_layer_types\": [\"dense\", \"dense\", \"sparse\", \"sparse\", \"sparse\", \"sparse\", \"sparse\", \"sparse\","          \
-    "\"sparse\", \"sparse\"], \"intermediate_size\": 768, \"moe_intermediate_size\": 160, \"n_routed_experts\": 24,"               \
-    "\"num_experts_per_tok\": 4, \"n_group\": 1, \"topk_group\": 1, \"num_attention_heads\": 4, \"qk_nope_head_dim\": 64,"         \
-    "\"v_head_dim\": 96, \"q_lora_rank\": 128, \"kv_lora_rank\": 96, \"index_n_heads\": 4, \"index_head_dim\": 64,"                \
+#define FLASH_SMALL                                                                                                                                  \
+    "{" FLASH_COMMON ", \"pad_token_id\": 1, \"vocab_size\": 4096, \"hidden_size\": 256, \"num_hidden_layers\": 10,"                                 \
+    "\"layer_types\": [\"linear_attention\", \"linear_attention\", \"linear_attention\", \"deepseek_sparse_attention\","                             \
+    "\"linear_attention\", \"linear_attention\", \"linear_attention\", \"deepseek_sparse_attention\","                                               \
+    "\"deepseek_sparse_attention\", \"linear_attention\"],"                                                                                          \
+    "\"indexer_types\": [\"full\", \"full\", \"full\", \"full\", \"full\", \"full\", \"full\", \"full\", \"shared\", \"full\"],"                     \
+    "\"mlp_layer_types\": [\"dense\", \"dense\", \"sparse\", \"sparse\", \"sparse\", \"sparse\", \"sparse\", \"sparse\","                            \
+    "\"sparse\", \"sparse\"], \"intermediate_size\": 768, \"moe_intermediate_size\": 160, \"n_routed_experts\": 24,"                                 \
+    "\"num_experts_per_tok\": 4, \"n_group\": 1, \"topk_group\": 1, \"num_attention_heads\": 4, \"qk_nope_head_dim\": 64,"                           \
+    "\"v_head_dim\": 96, \"q_lora_rank\": 128, \"kv_lora_rank\": 96, \"index_n_heads\": 4, \"index_head_dim\": 64,"                                  \
     "\"index_topk\": 64, \"linear_num_heads\": 2, \"linear_head_dim\": 128, \"swiglu_limit\": 10}"
 
 /* Every key, every expert, no clamp: what is chosen never changes, so that differences may be taken. */
@@ -48,14 +48,14 @@
     "\"index_topk\": 64, \"linear_num_heads\": 2, \"linear_head_dim\": 8, \"swiglu_limit\": 1000}"
 
 /* Small, but with all that FLASH_TINY has: for many tokens in little time. */
-#define FLASH_MINI                                                                                                                 \
-    "{" FLASH_COMMON ", \"pad_token_id\": 1, \"vocab_size\": 120, \"hidden_size\": 20, \"num_hidden_layers\": 4,"                                       \
-    "\"layer_types\": [\"linear_attention\", \"deepseek_sparse_attention\", \"deepseek_sparse_attention\","                      \
-    "\"linear_attention\"], \"indexer_types\": [\"full\", \"full\", \"shared\", \"full\"],"                                       \
-    "\"mlp_layer_types\": [\"dense\", \"sparse\", \"sparse\", \"sparse\"], \"intermediate_size\": 28,"                           \
-    "\"moe_intermediate_size\": 12, \"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"n_group\": 2, \"topk_group\": 1,"     \
-    "\"num_attention_heads\": 2, \"qk_nope_head_dim\": 12, \"v_head_dim\": 10, \"q_lora_rank\": 16, \"kv_lora_rank\": 14,"       \
-    "\"index_n_heads\": 2, \"index_head_dim\": 8, \"index_topk\": 8, \"linear_num_heads\": 2, \"linear_head_dim\": 8,"           \
+#define FLASH_MINI                                                                                                                                   \
+    "{" FLASH_COMMON ", \"pad_token_id\": 1, \"vocab_size\": 120, \"hidden_size\": 20, \"num_hidden_layers\": 4,"                                    \
+    "\"layer_types\": [\"linear_attention\", \"deepseek_sparse_attention\", \"deepseek_sparse_attention\","                                          \
+    "\"linear_attention\"], \"indexer_types\": [\"full\", \"full\", \"shared\", \"full\"],"                                                          \
+    "\"mlp_layer_types\": [\"dense\", \"sparse\", \"sparse\", \"sparse\"], \"intermediate_size\": 28,"                                               \
+    "\"moe_intermediate_size\": 12, \"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"n_group\": 2, \"topk_group\": 1,"                         \
+    "\"num_attention_heads\": 2, \"qk_nope_head_dim\": 12, \"v_head_dim\": 10, \"q_lora_rank\": 16, \"kv_lora_rank\": 14,"                           \
+    "\"index_n_heads\": 2, \"index_head_dim\": 8, \"index_topk\": 8, \"linear_num_heads\": 2, \"linear_head_dim\": 8,"                               \
     "\"swiglu_limit\": 0.5}"
 
 /* What zai-org/GLM-5.3-Flash publishes, spec section 2 */

@@ -295,10 +295,20 @@ static void chains(void **state)
     (void)state;
     run((struct scene){
         .path = "nccl", .transport = &cairn_transport_host, .adapter = 1, .dtype = CAIRN_BF16, .role = {TRAINER, SAMPLER}, .chunk = 4096});
-    run((struct scene){.path = "nccl", .transport = &cairn_transport_host, .adapter = 1, .dtype = CAIRN_BF16, .role = {TRAINER, SAMPLER, SAMPLER, SAMPLER},
+    run((struct scene){.path = "nccl",
+                       .transport = &cairn_transport_host,
+                       .adapter = 1,
+                       .dtype = CAIRN_BF16,
+                       .role = {TRAINER, SAMPLER, SAMPLER, SAMPLER},
                        .chunk = 2000});
-    run((struct scene){.path = "nccl", .transport = &cairn_transport_host, .adapter = 0, .dtype = CAIRN_BF16, .role = {SAMPLER, TRAINER, TRAINER, SAMPLER},
-                       .shared = 1, .in_place = 1, .chunk = 10000});
+    run((struct scene){.path = "nccl",
+                       .transport = &cairn_transport_host,
+                       .adapter = 0,
+                       .dtype = CAIRN_BF16,
+                       .role = {SAMPLER, TRAINER, TRAINER, SAMPLER},
+                       .shared = 1,
+                       .in_place = 1,
+                       .chunk = 10000});
 }
 
 static void within_a_gpu(void **state)
@@ -477,7 +487,8 @@ static int full(struct cairn_world *w, void *arg)
 static int bound(struct cairn_world *w, void *arg)
 {
     struct scene c = *(const struct scene *)arg;
-    struct cairn_handover_opts o = {.path = CAIRN_HANDOVER_SHM, .dtype = CAIRN_BF16, .trainer = w->rank == 0, .sampler = w->rank == 1, .chunk_bytes = 4096};
+    struct cairn_handover_opts o = {
+        .path = CAIRN_HANDOVER_SHM, .dtype = CAIRN_BF16, .trainer = w->rank == 0, .sampler = w->rank == 1, .chunk_bytes = 4096};
     struct cairn_handover *h = NULL;
     struct cairn_ring_tag tag = {.step = 3};
     struct cairn_store store = {0};

@@ -38,7 +38,9 @@ static void fixtures(void **state)
         const char *dir;
         int64_t tensors;
         int files;
-    } t[] = {{"tests/fixtures/models/glm51-tiny", 149, 1}, {"tests/fixtures/models/glm52-tiny", 339, 1}, {"tests/fixtures/models/bf16-sharded-tiny", 182, 3}};
+    } t[] = {{"tests/fixtures/models/glm51-tiny", 149, 1},
+             {"tests/fixtures/models/glm52-tiny", 339, 1},
+             {"tests/fixtures/models/bf16-sharded-tiny", 182, 3}};
 
     for (size_t i = 0; i < 3; i++) {
         struct cairn_hf *h;

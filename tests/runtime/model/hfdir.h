@@ -252,8 +252,8 @@ static inline void hf_write(const struct hfdir *d, const char *dir, int64_t max_
 
     assert_non_null(decl);
     for (int i = 0; i < d->n; i++) {
-        decl[i] = (struct cairn_st_decl){.name = d->t[i].name, .word = cairn_st_word(d->t[i].dtype), .esize = (int64_t)cairn_dtype_size(d->t[i].dtype),
-                                         .ndim = d->t[i].ndim};
+        decl[i] = (struct cairn_st_decl){
+            .name = d->t[i].name, .word = cairn_st_word(d->t[i].dtype), .esize = (int64_t)cairn_dtype_size(d->t[i].dtype), .ndim = d->t[i].ndim};
         memcpy(decl[i].shape, d->t[i].shape, sizeof d->t[i].shape);
     }
     OK(cairn_st_writer_create(&w, dir, decl, d->n, &o, err));

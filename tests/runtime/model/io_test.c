@@ -40,8 +40,10 @@ static void training(void **state)
 
     (void)state;
     tiny_open(&t, "guard", 1, TINY_SPARSE, 0);
-    OK(cairn_base_init(hf_path("init"), &(struct cairn_base_init_opts){.config = t.config.raw, .seed = 5, .dtype = CAIRN_BF16, .run = "run"}, &t.k, err));
-    OK(cairn_base_init(hf_path("init"), &(struct cairn_base_init_opts){.config = t.config.raw, .seed = 5, .dtype = CAIRN_BF16, .run = "run"}, &t.k, err));
+    OK(cairn_base_init(hf_path("init"), &(struct cairn_base_init_opts){.config = t.config.raw, .seed = 5, .dtype = CAIRN_BF16, .run = "run"}, &t.k,
+                       err));
+    OK(cairn_base_init(hf_path("init"), &(struct cairn_base_init_opts){.config = t.config.raw, .seed = 5, .dtype = CAIRN_BF16, .run = "run"}, &t.k,
+                       err));
     OK(cairn_optimizer_create(&o, &t.table, &t.k, err));
     OK(cairn_optimizer_create(&p, &t.table, &t.k, err));
     for (int i = 0; i < t.table.count; i++)
@@ -61,7 +63,13 @@ static void training(void **state)
             for (int j = 0; j < 3; j++) {
                 struct cairn_shard_entry *e = NULL;
 
-                snprintf(identity, sizeof identity, "inputs|%s%s|0-%d", j == 0 ? "master:" : j == 1 ? "m:" : "v:", j == 0 ? "master" : j == 1 ? "m" : "v",
+                snprintf(identity, sizeof identity, "inputs|%s%s|0-%d",
+                         j == 0   ? "master:"
+                         : j == 1 ? "m:"
+                                  : "v:",
+                         j == 0   ? "master"
+                         : j == 1 ? "m"
+                                  : "v",
                          t.table.count);
                 OK(cairn_attempt_adopt(x.a, names[j], identity, &e, err));
                 assert_non_null(e);
@@ -199,7 +207,8 @@ static void adapter_policies(void **state)
     assert_int_equal(existed, 0);
     OK(cairn_policy_import(hf_path("policy/ap"), "tests/fixtures/models/glm52-tiny/adapter", hf_path("ab"), &existed, err));
     assert_int_equal(existed, 1);
-    assert_int_equal(cairn_policy_import(hf_path("policy/ap"), "tests/fixtures/models/glm52-tiny/adapter_mlp", hf_path("ab"), &existed, &e), CAIRN_EDATA);
+    assert_int_equal(cairn_policy_import(hf_path("policy/ap"), "tests/fixtures/models/glm52-tiny/adapter_mlp", hf_path("ab"), &existed, &e),
+                     CAIRN_EDATA);
     assert_int_equal(cairn_policy_import(hf_path("x"), "tests/fixtures/models/glm52-tiny/adapter", hf_path("other"), &existed, &e), CAIRN_EDATA);
     OK(cairn_policy_open(&p, hf_path("policy/ap"), &quiet, &k, err)); /* finds its base by the recorded path */
     assert_int_equal(p.lora, 1);
@@ -213,8 +222,9 @@ static void adapter_policies(void **state)
     assert_int_equal(cairn_policy_open(&q, hf_path("policy/ap"), &(struct cairn_policy_opts){.base = hf_path("other")}, &k, &e), CAIRN_EDATA);
     assert_non_null(strstr(e.text, "stands on base"));
     assert_int_equal(cairn_policy_open(&q, hf_path("policy/ap"), &(struct cairn_policy_opts){.base = hf_path("nowhere")}, &k, &e), CAIRN_ENOINPUT);
-    assert_int_equal(cairn_policy_open(&q, hf_path("policy/ap"), &(struct cairn_policy_opts){.adapter = "tests/fixtures/models/glm52-tiny/adapter"}, &k, &e),
-                     CAIRN_EUSAGE);
+    assert_int_equal(
+        cairn_policy_open(&q, hf_path("policy/ap"), &(struct cairn_policy_opts){.adapter = "tests/fixtures/models/glm52-tiny/adapter"}, &k, &e),
+        CAIRN_EUSAGE);
     { /* the next generation */
         struct artefact x = begin(hf_path("policy/ap1"), "policy");
         struct cairn_store_source from = {&p.adapter_weights, &k};

@@ -304,8 +304,15 @@ static void too_large(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_counts), cmocka_unit_test(flash_counts), cmocka_unit_test(cuts), ON("cpu", layout), ON("cpu", stores), ON("guard", stores),
-        ON("cpu", initial_values), ON("guard", initial_values), cmocka_unit_test(too_large),
+        cmocka_unit_test(published_counts),
+        cmocka_unit_test(flash_counts),
+        cmocka_unit_test(cuts),
+        ON("cpu", layout),
+        ON("cpu", stores),
+        ON("guard", stores),
+        ON("cpu", initial_values),
+        ON("guard", initial_values),
+        cmocka_unit_test(too_large),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -225,8 +225,8 @@ static void delta_row(struct loaded *l, const struct base *b, struct cairn_st *d
     free(a);
 }
 
-/* Experts' adapters as peft has written them, one by one and as 3-D parameters (expert_adapters.py): what they add is what peft adds, to these weights and
- * no others; written again they are the same file, in their own layout and by way of the other, where it can hold them. */
+/* Experts' adapters as peft has written them, one by one and as 3-D parameters (expert_adapters.py): what they add is what peft adds, to these
+ * weights and no others; written again they are the same file, in their own layout and by way of the other, where it can hold them. */
 static void experts(void **state)
 {
     static const struct {
@@ -304,35 +304,36 @@ static void own(void **state)
                                              gave our log-probabilities to 1e-6 (checked by hand on tiny models) */
         const char *why;
     } t[] = {
-        {{"q_a_proj", "experts"}, 3, 6, 1, 0, 1,
-         "[\"q_a_proj\"]",
-         "[\"gate_up_proj\",\"down_proj\"]",
-         "shared A: peft's own layout"},
-        {{"q_a_proj", "experts"}, 3, 1, 0, 0, 0,
+        {{"q_a_proj", "experts"}, 3, 6, 1, 0, 1, "[\"q_a_proj\"]", "[\"gate_up_proj\",\"down_proj\"]", "shared A: peft's own layout"},
+        {{"q_a_proj", "experts"},
+         3,
+         1,
+         0,
+         0,
+         0,
          "[\"q_a_proj\",\"gate_proj\",\"up_proj\",\"down_proj\"]",
          "null",
          "an A each: one by one; 1/3 is no short decimal"},
-        {{"all-linear"}, 5, 7, 1, 1, 1,
+        {{"all-linear"},
+         5,
+         7,
+         1,
+         1,
+         1,
          "[\"q_a_proj\",\"q_b_proj\",\"kv_a_proj_with_mqa\",\"kv_b_proj\",\"o_proj\"]",
-         "[\"mlp.gate_proj.weight\",\"mlp.up_proj.weight\",\"mlp.down_proj.weight\",\"shared_experts.gate_proj.weight\",\"shared_experts.up_proj.weight\",\"shared_experts.down_proj.weight\",\"gate_up_proj\",\"down_proj\"]",
+         "[\"mlp.gate_proj.weight\",\"mlp.up_proj.weight\",\"mlp.down_proj.weight\",\"shared_experts.gate_proj.weight\",\"shared_experts.up_proj."
+         "weight\",\"shared_experts.down_proj.weight\",\"gate_up_proj\",\"down_proj\"]",
          "rslora"},
-        {{"experts.down_proj"}, 2, 2, 1, 0, 1,
-         "[]",
-         "[\"down_proj\"]",
-         "down alone has the outer name"},
-        {{"gate_up_proj"}, 2, 2, 1, 0, 1,
-         "[]",
-         "[\"gate_up_proj\"]",
-         "so has gate_up alone"},
-        {{"layers.2"}, 2, 3, 1, 0, 0,
-         NULL,
-         NULL,
-         "one layer: not all experts alike"},
-        {{"experts.gate_proj"}, 2, 3, 1, 0, 0,
-         "[\"gate_proj\"]",
-         "null",
-         "gate without up"},
-        {{"o_proj", "shared_experts"}, 2, 3, 1, 0, 0,
+        {{"experts.down_proj"}, 2, 2, 1, 0, 1, "[]", "[\"down_proj\"]", "down alone has the outer name"},
+        {{"gate_up_proj"}, 2, 2, 1, 0, 1, "[]", "[\"gate_up_proj\"]", "so has gate_up alone"},
+        {{"layers.2"}, 2, 3, 1, 0, 0, NULL, NULL, "one layer: not all experts alike"},
+        {{"experts.gate_proj"}, 2, 3, 1, 0, 0, "[\"gate_proj\"]", "null", "gate without up"},
+        {{"o_proj", "shared_experts"},
+         2,
+         3,
+         1,
+         0,
+         0,
          "[\"o_proj\"]",
          "[\"shared_experts.gate_proj.weight\",\"shared_experts.up_proj.weight\",\"shared_experts.down_proj.weight\"]",
          "no experts at all"},
@@ -642,8 +643,14 @@ static void transposed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON("cpu", fixtures), ON("guard", fixtures), ON("cpu", experts), ON("cpu", own), ON("cpu", mixed_ranks), cmocka_unit_test(refused_configurations),
-        cmocka_unit_test(refused_tensors), cmocka_unit_test(transposed),
+        ON("cpu", fixtures),
+        ON("guard", fixtures),
+        ON("cpu", experts),
+        ON("cpu", own),
+        ON("cpu", mixed_ranks),
+        cmocka_unit_test(refused_configurations),
+        cmocka_unit_test(refused_tensors),
+        cmocka_unit_test(transposed),
     };
 
     return cmocka_run_group_tests(tests, hf_tmp_make, hf_tmp_remove);

@@ -136,7 +136,8 @@ static void chats(void **state)
 {
     static const struct cairn_message system_user[] = {SYSTEM("Be brief."), USER("2+2?")},
                                       turns[] = {USER("1+1?"), ASSISTANT("<think>easy</think>\n 2 \n"), USER("2+2?"), ASSISTANT("4"), USER("3+3?")},
-                                      alone[] = {USER("2+2?")}, none[] = {USER("1+1?"), ASSISTANT("2")}, role[] = {SYSTEM("x"), USER("<|assistant|>")};
+                                      alone[] = {USER("2+2?")}, none[] = {USER("1+1?"), ASSISTANT("2")},
+                                      role[] = {SYSTEM("x"), USER("<|assistant|>")};
 #define M(list) list, sizeof list / sizeof *list
     static const struct {
         const char *spec;

@@ -210,7 +210,8 @@ static void shards_to_experts(void **state)
                 part(&s, 0, place, t, -1, 0, 0);
     }
     for (int t = 0; t < s.tensors; t++)
-        wanted += (size_t)(s.tensor[t].dim[0] * (s.tensor[t].ndim > 1 ? s.tensor[t].dim[1] : 1) * (s.tensor[t].ndim > 2 ? s.tensor[t].dim[2] : 1)) * 2;
+        wanted +=
+            (size_t)(s.tensor[t].dim[0] * (s.tensor[t].ndim > 1 ? s.tensor[t].dim[1] : 1) * (s.tensor[t].ndim > 2 ? s.tensor[t].dim[2] : 1)) * 2;
     p = make(&s, 256);
     assert_true(p.unique_bytes == wanted); /* each byte once, for however many places */
     assert_true(p.wire_bytes < wanted + 64 * (size_t)p.pieces);
