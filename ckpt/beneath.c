@@ -1,4 +1,4 @@
-/* beneath.c - openat component by component, with O_NOFOLLOW; see beneath.h. */
+/* beneath.c - component by component below dir, with O_NOFOLLOW; see beneath.h. */
 #include "ckpt/beneath.h"
 
 #include <errno.h>
@@ -12,6 +12,7 @@
 #include "base/signals.h"
 
 #define BLOCK ((size_t)1 << 20)
+#define FILE_FLAGS (O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)
 
 /* Copies the first component of *rel and moves past it and its slash. 1: it is a name. */
 static int component(const char **rel, char out[129])
@@ -52,7 +53,7 @@ enum cairn_status cairn_beneath_open(const char *dir, const char *rel, int *fd, 
 {
     enum cairn_status st = CAIRN_OK;
     int at = -1, f = -1;
-    char name[129];
+    char name[129], *path = NULL;
     const char *rest = rel;
     struct stat sb;
 
@@ -60,15 +61,15 @@ enum cairn_status cairn_beneath_open(const char *dir, const char *rel, int *fd, 
         *missing = 0;
     if (!cairn_beneath_ok(rel))
         return cairn_fail(err, CAIRN_EDATA, "%s: \"%.200s\" is no file name within it", dir, rel);
-    at = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (at < 0)
-        TRY(cannot(dir, rel, errno, missing, err));
     component(&rest, name);
     if (*rest) {
-        int next = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), e = errno;
+        int top = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), e;
 
-        close(at);
-        at = next;
+        if (top < 0)
+            TRY(cannot(dir, rel, errno, missing, err));
+        at = openat(top, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        e = errno;
+        close(top);
         if (at < 0) {
             /* a link to a directory says ENOTDIR: it is there, and refused */
             if (e == ENOTDIR)
@@ -76,8 +77,11 @@ enum cairn_status cairn_beneath_open(const char *dir, const char *rel, int *fd, 
             TRY(cannot(dir, rel, e, missing, err));
         }
         component(&rest, name);
+    } else if (!(path = cairn_path_join(dir, name))) {
+        return CAIRN_NOMEM(err);
     }
-    f = openat(at, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    /* A file right in dir by its path, the last component of which is not followed either: one question to the file system. */
+    f = path ? open(path, FILE_FLAGS) : openat(at, name, FILE_FLAGS);
     if (f < 0)
         TRY(cannot(dir, rel, errno, missing, err));
     if (fstat(f, &sb))
@@ -92,6 +96,7 @@ out:
         close(f);
     if (at >= 0)
         close(at);
+    free(path);
     return st;
 }
 

@@ -22,10 +22,11 @@
 
 /* --- the walk --- */
 
-/* What belongs to the protocol of an artefact and holds no artefacts: a<N>, epoch, pin. */
+/* What belongs to the protocol of an artefact and holds no artefacts: a<N>, epoch, pin, manifest and marker. */
 static int inner(const char *name)
 {
-    return !strcmp(name, "epoch") || !strcmp(name, "pin") || (name[0] == 'a' && name[1] && !name[1 + strspn(name + 1, "0123456789")]);
+    return !strcmp(name, CAIRN_MANIFEST_NAME) || !strcmp(name, CAIRN_COLLECTED_NAME) || !strcmp(name, "epoch") || !strcmp(name, "pin") ||
+           (name[0] == 'a' && name[1] && !name[1 + strspn(name + 1, "0123456789")]);
 }
 
 enum cairn_status cairn_artefact_below(struct cairn_names *out, const char *dir, int artefact, struct cairn_error *err)
