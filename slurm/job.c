@@ -310,7 +310,7 @@ int cairn_job_main(const struct cairn_run *run, int64_t step, const char *group)
         w.task = env_number("SLURM_ARRAY_TASK_ID", 0);
         w.tasks = env_number("SLURM_ARRAY_TASK_MAX", 0) + 1; /* as it was submitted, whatever the recipe says now */
     }
-    if (cairn_plan_make(&w.plan, run, &err) != CAIRN_OK) {
+    if (cairn_plan_make(&w.plan, run, NULL, &err) != CAIRN_OK) {
         cairn_warn("%s", err.text);
         return (int)err.code;
     }

@@ -120,7 +120,7 @@ static void group_name(const struct cairn_run *run, struct cairn_job *j)
 }
 
 /* The chain's first `links`. */
-static void jobs_cut(struct cairn_plan *p, int links)
+static void jobs_cut(struct cairn_plan *p, const char *done, int links)
 {
     char prefix[80];
 
@@ -140,12 +140,12 @@ static void jobs_cut(struct cairn_plan *p, int links)
             snprintf(j->name, sizeof j->name, "%s%lld.%s", prefix, (long long)j->step, j->group);
         }
         j->links++;
-        j->done = j->done && cairn_link_done(p->run, l);
+        j->done = j->done && done[i];
     }
 }
 
 /* From link `first` on all of it is one job. */
-static void job_resident(struct cairn_plan *p, int first)
+static void job_resident(struct cairn_plan *p, const char *done, int first)
 {
     static const enum cairn_stage roles[] = {CAIRN_STAGE_ROLLOUT, CAIRN_STAGE_SCORE, CAIRN_STAGE_TRAIN};
     struct cairn_job *j = &p->job[p->n++];
@@ -153,9 +153,10 @@ static void job_resident(struct cairn_plan *p, int first)
 
     *j = (struct cairn_job){.which = CAIRN_JOB_RESIDENT, .link = p->link + first, .links = p->nlinks - first, .tasks = 1, .done = 1};
     for (int i = 0; i < j->links && j->done; i++)
-        j->done = cairn_link_done(p->run, &j->link[i]);
+        j->done = done[first + i] != 0;
     for (size_t k = 0; k < sizeof roles / sizeof *roles; k++)
-        j->ranks += cairn_job_ranks(p->run, j, &(struct cairn_link){cairn_run_next_step(p->run, roles[k]), roles[k], NULL});
+        j->ranks += cairn_job_ranks(
+            p->run, j, &(struct cairn_link){cairn_links_next_step(j->link, done + first, j->links, roles[k]), roles[k], NULL});
     cairn_job_prefix(p->run, prefix, sizeof prefix);
     snprintf(j->group, sizeof j->group, "resident");
     snprintf(j->name, sizeof j->name, "%s0.%s", prefix, j->group);
@@ -261,30 +262,35 @@ out:
     return st;
 }
 
-enum cairn_status cairn_plan_make(struct cairn_plan *out, const struct cairn_run *run, struct cairn_error *err)
+enum cairn_status cairn_plan_make(struct cairn_plan *out, const struct cairn_run *run, const char *done, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_plan p = {.run = run};
+    char *looked = NULL;
 
     TRY(cairn_run_chain(run, &p.link, &p.nlinks, err));
     p.job = calloc((size_t)p.nlinks + 1, sizeof *p.job);
-    if (!p.job)
+    if (!p.job || (!done && !(looked = malloc((size_t)p.nlinks + 1))))
         TRY(CAIRN_NOMEM(err));
+    if (!done)
+        cairn_links_done(run, p.link, p.nlinks, looked);
+    done = done ? done : looked;
     if (cairn_run_resident(run)) {
         int gate = p.nlinks && p.link[0].stage == CAIRN_STAGE_CHECK;
 
-        jobs_cut(&p, gate);
+        jobs_cut(&p, done, gate);
         jobs_measure(&p);
         if (p.nlinks > gate)
-            job_resident(&p, gate);
+            job_resident(&p, done, gate);
     } else {
-        jobs_cut(&p, p.nlinks);
+        jobs_cut(&p, done, p.nlinks);
         jobs_measure(&p);
     }
     TRY(parents_find(&p, err));
     *out = p;
     p = (struct cairn_plan){0};
 out:
+    free(looked);
     cairn_plan_free(&p);
     return st;
 }

@@ -48,7 +48,8 @@ struct cairn_plan {
     int n;
 };
 
-enum cairn_status cairn_plan_make(struct cairn_plan *out, const struct cairn_run *run, struct cairn_error *err);
+/* done: which links of cairn_run_chain(run) are committed, for who has looked just now; NULL: they are looked at. */
+enum cairn_status cairn_plan_make(struct cairn_plan *out, const struct cairn_run *run, const char *done, struct cairn_error *err);
 void cairn_plan_free(struct cairn_plan *p);
 /* The job that makes that step's group; NULL if there is none. */
 const struct cairn_job *cairn_plan_find(const struct cairn_plan *p, int64_t step, const char *group);

@@ -17,13 +17,16 @@ static enum cairn_status programs_write(const struct cairn_work *w, char **path,
 {
     static const enum cairn_stage roles[] = {CAIRN_STAGE_ROLLOUT, CAIRN_STAGE_SCORE, CAIRN_STAGE_TRAIN};
     const char *install = cairn_install_dir();
+    const struct cairn_job *j = w->job;
+    char *done = malloc((size_t)j->links + 1);
     struct cairn_str text = {0};
     enum cairn_status st = CAIRN_OK;
     int64_t rank = 0;
 
     *path = cairn_format("%s/log/resident.%s.conf", w->run->dir, w->id);
-    if (!*path || !install)
+    if (!*path || !install || !done)
         TRY(CAIRN_NOMEM(err));
+    cairn_links_done(w->run, j->link, j->links, done);
     for (int i = 0; i < 2; i++) { /* srun has no quoting that all its versions know */
         const char *dir = i ? install : w->run->dir;
 
@@ -32,7 +35,7 @@ static enum cairn_status programs_write(const struct cairn_work *w, char **path,
                            "%s: srun --multi-prog takes no blanks, quotes, backslashes and percent signs in a path", dir));
     }
     for (size_t k = 0; k < sizeof roles / sizeof *roles; k++) {
-        int64_t n = cairn_job_ranks(w->run, w->job, &(struct cairn_link){cairn_run_next_step(w->run, roles[k]), roles[k], NULL});
+        int64_t n = cairn_job_ranks(w->run, j, &(struct cairn_link){cairn_links_next_step(j->link, done, j->links, roles[k]), roles[k], NULL});
 
         cairn_str_printf(&text, "%lld-%lld %s/bin/cairn-%s %s --resident\n", (long long)rank, (long long)(rank + n - 1), install,
                          cairn_stage_name(roles[k]), w->run->dir);
@@ -42,6 +45,7 @@ static enum cairn_status programs_write(const struct cairn_work *w, char **path,
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_file_replace(*path, text.p, text.len, err));
 out:
+    free(done);
     cairn_str_free(&text);
     return st;
 }
@@ -66,12 +70,13 @@ int cairn_work_resident(struct cairn_work *w)
 {
     struct cairn_srun_end end = {0};
     struct cairn_error err = {0};
+    const struct cairn_reach reach = cairn_run_reach(w->run);
     double since = cairn_wall_s();
     char *conf = NULL, said[300];
     int code = 0, told, last = -1;
 
-    for (int i = 0; i < w->job->links; i++)
-        if (cairn_link_done(w->run, &w->job->link[i]))
+    for (int i = w->job->links - 1; i >= 0 && last < 0; i--)
+        if (!cairn_link_beyond(&reach, &w->job->link[i]) && cairn_link_done(w->run, &w->job->link[i]))
             last = i;
     if (last >= 0)
         cairn_work_settle(w, &w->job->link[last]);

@@ -377,7 +377,7 @@ enum cairn_status cairn_submit(const struct cairn_run *run, const struct cairn_s
         TRY(lock_take(run, opts->patience_s > 30 ? opts->patience_s : 30, &lock, err));
     if (user && !opts->dry_run)
         cairn_ledger_tell(run, "go", NULL, NULL);
-    TRY(cairn_plan_make(&s.plan, run, err)); /* behind the lock: what is done may have changed */
+    TRY(cairn_plan_make(&s.plan, run, NULL, err)); /* behind the lock: what is done may have changed */
     TRY(cairn_ledger_read(run, &s.events, err));
     s.unfit = cairn_ledger_unfit(s.events, cairn_wall_s());
     s.id = calloc((size_t)s.plan.n + 1, sizeof *s.id);
@@ -439,7 +439,7 @@ enum cairn_status cairn_submit_cancel(const struct cairn_run *run, const struct 
 
     *n = 0;
     TRY(lock_take(run, patience_s, &lock, err));
-    TRY(cairn_plan_make(&plan, run, err));
+    TRY(cairn_plan_make(&plan, run, NULL, err));
     cairn_job_prefix(run, prefix, sizeof prefix);
     TRY(cairn_queue_read(&queue, prefix, patience_s, err));
     if (from)

@@ -41,7 +41,7 @@ static const struct {
     {"Licenses", "waits for a licence", NULL},
 };
 
-enum cairn_status cairn_trail_open(struct cairn_trail **out, const struct cairn_run *run, struct cairn_error *err)
+enum cairn_status cairn_trail_open(struct cairn_trail **out, const struct cairn_run *run, const char *done, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_trail *t = calloc(1, sizeof *t);
@@ -51,10 +51,10 @@ enum cairn_status cairn_trail_open(struct cairn_trail **out, const struct cairn_
     if (!t)
         return CAIRN_NOMEM(err);
     t->run = run;
-    TRY(cairn_plan_make(&t->plan, run, err));
     TRY(cairn_ledger_read(run, &t->events, err));
     cairn_job_prefix(run, prefix, sizeof prefix);
     if (cairn_trail_used(t)) { /* else nobody is asked: most machines have no Slurm */
+        TRY(cairn_plan_make(&t->plan, run, done, err));
         t->answers = cairn_queue_read(&t->queue, prefix, 0, &slurm) == CAIRN_OK;
         if (!t->answers)
             snprintf(t->note, sizeof t->note, "%.390s", slurm.text);

@@ -30,10 +30,11 @@ void cairn_work_say(struct cairn_work *w, const char *action, int code, const ch
 
 static int64_t links_done(const struct cairn_work *w)
 {
+    const struct cairn_reach reach = cairn_run_reach(w->run);
     int64_t n = 0;
 
     for (int i = 0; i < w->job->links; i++)
-        n += cairn_link_done(w->run, &w->job->link[i]);
+        n += !cairn_link_beyond(&reach, &w->job->link[i]) && cairn_link_done(w->run, &w->job->link[i]);
     return n;
 }
 

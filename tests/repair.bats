@@ -27,6 +27,39 @@ whole() { # goes on and is as if nothing had been, and can go further
     is 0 "$cairn" run "$dir/recipe.yaml" --run "$dir" --quiet run.steps=4
 }
 
+# looks FILE TEXT: a watch that begins now prints TEXT.
+looks() {
+    local n
+    n=$(wc -c <"$1")
+    for _ in {1..100}; do
+        sleep 0.1
+        ! tail -c +$((n + 1)) "$1" | grep -qF "$2" || return 0
+    done
+    cat "$1"
+    return 1
+}
+
+@test "status --watch does not read again what it has seen whole, but sees what a repair takes away and what is made" {
+    copy
+    is 0 "$cairn" init "$dir/recipe.yaml" --run "$dir" run.steps=4
+    : >"$BATS_TEST_TMPDIR/watch"
+    "$cairn" status --watch "$dir" >>"$BATS_TEST_TMPDIR/watch" 3>&- &
+    watch=$!
+    looks "$BATS_TEST_TMPDIR/watch" "step/000004/rollout"
+    flip "$dir/step/000003/train/MANIFEST.json" 300
+    is 0 "$cairn" status "$dir"
+    says "failed" "cairn verify --repair"
+    looks "$BATS_TEST_TMPDIR/watch" "3 of 4 steps"
+    looks "$BATS_TEST_TMPDIR/watch" "3 of 4 steps"
+    [ "$(grep -c "failed" "$BATS_TEST_TMPDIR/watch")" = 0 ]
+    is 0 "$cairn" verify --repair "$dir"
+    looks "$BATS_TEST_TMPDIR/watch" "2 of 4 steps"
+    looks "$BATS_TEST_TMPDIR/watch" "quarantine/0001"
+    is 0 "$cairn" run "$dir/recipe.yaml" --run "$dir" --quiet run.steps=4
+    wait "$watch"
+    tail -n 20 "$BATS_TEST_TMPDIR/watch" | grep -F "4 of 4 steps"
+}
+
 @test "the newest trainer state is damaged: it and what was made from it go, and are made again" {
     copy
     shard step/000003/train

@@ -46,6 +46,7 @@ out:
 enum cairn_status cairn_evals_read(const struct cairn_run *run, const char *name, struct cairn_eval_point **points, int *n,
                                    struct cairn_error *err)
 {
+    const struct cairn_reach reach = cairn_run_reach(run);
     enum cairn_status st = CAIRN_OK;
     struct cairn_link *chain = NULL;
     struct cairn_eval_point *p = NULL;
@@ -56,7 +57,8 @@ enum cairn_status cairn_evals_read(const struct cairn_run *run, const char *name
     if (!p)
         TRY(CAIRN_NOMEM(err));
     for (int i = 0; i < links; i++)
-        if (chain[i].eval && chain[i].stage == CAIRN_STAGE_SCORE && !strcmp(chain[i].eval, name) && cairn_link_done(run, &chain[i]))
+        if (chain[i].eval && chain[i].stage == CAIRN_STAGE_SCORE && !strcmp(chain[i].eval, name) && !cairn_link_beyond(&reach, &chain[i]) &&
+            cairn_link_done(run, &chain[i]))
             TRY(point_read(run, &chain[i], &p[found++], err));
     *points = p;
     *n = found;

@@ -92,6 +92,7 @@ static enum cairn_status policy_of_run(const struct args *a, char **path, struct
     enum cairn_status st = CAIRN_OK;
     struct cairn_run *run = NULL;
     struct cairn_link *chain = NULL;
+    struct cairn_reach reach;
     int n = 0, found = 0;
 
     TRY(cairn_run_open(&run, a->dir, err));
@@ -101,8 +102,10 @@ static enum cairn_status policy_of_run(const struct args *a, char **path, struct
         goto out;
     }
     TRY(cairn_run_chain(run, &chain, &n, err));
+    reach = cairn_run_reach(run);
     for (int i = n - 1; i >= 0 && !found; i--)
-        found = chain[i].stage == CAIRN_STAGE_SYNC && committed(run->dir, chain[i].step, path) && !cairn_artefact_collected(*path);
+        found = chain[i].stage == CAIRN_STAGE_SYNC && !cairn_link_beyond(&reach, &chain[i]) && committed(run->dir, chain[i].step, path) &&
+                !cairn_artefact_collected(*path);
     if (!found && !committed(run->dir, 0, path))
         TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s: no policy is committed yet", a->dir));
 out:

@@ -418,7 +418,7 @@ out:
 
 struct trail {
     const struct cairn_run *run;
-    struct cairn_link *chain;
+    const struct cairn_link *chain;
     char *done;
     int n;
     enum cairn_status (*told)(void *arg, const struct cairn_link *l, struct cairn_error *err);
@@ -444,28 +444,23 @@ static void trail_look(void *arg)
     }
 }
 
-int64_t cairn_launch_role_ranks(const struct cairn_run *run, enum cairn_stage role)
+static int64_t role_ranks(const struct trail *t, enum cairn_stage role)
 {
-    const struct cairn_link l = {cairn_run_next_step(run, role), role, NULL};
+    const struct cairn_link l = {cairn_links_next_step(t->chain, t->done, t->n, role), role, NULL};
 
-    return cairn_launch_ranks(cairn_run_recipe(run, l.step), role) * cairn_launch_tasks(run, &l); /* tasks are ranks of the one world */
+    return cairn_launch_ranks(cairn_run_recipe(t->run, l.step), role) * cairn_launch_tasks(t->run, &l); /* tasks are ranks of the one world */
 }
 
-enum cairn_status cairn_launch_resident(const struct cairn_run *run, int quiet,
+enum cairn_status cairn_launch_resident(const struct cairn_run *run, const struct cairn_link *chain, char *done, int n, int quiet,
                                         enum cairn_status (*told)(void *arg, const struct cairn_link *l, struct cairn_error *err), void *arg,
                                         struct cairn_error *err)
 {
-    struct trail t = {.run = run, .told = told, .arg = arg};
+    struct trail t = {.run = run, .chain = chain, .done = done, .n = n, .told = told, .arg = arg};
     struct child c = {.run = run, .quiet = quiet, .tasks = 1, .look = trail_look, .arg = &t};
     enum cairn_status st = CAIRN_OK;
 
-    TRY(cairn_run_chain(run, &t.chain, &t.n, err));
-    if (!(t.done = calloc((size_t)t.n + 1, 1)))
-        TRY(CAIRN_NOMEM(err));
-    for (int i = 0; i < t.n; i++)
-        t.done[i] = (char)cairn_link_done(run, &t.chain[i]);
     for (int k = 0; k < ROLES; k++)
-        c.ranks += c.role[k] = cairn_launch_role_ranks(run, roles[k]);
+        c.ranks += c.role[k] = role_ranks(&t, roles[k]);
     cairn_shm_sweep(CAIRN_SHM_DIR, 0, NULL, NULL, NULL); /* of runs that were killed with their mpirun */
     TRY(children_run(&c, 1, err));
     trail_look(&t);
@@ -480,7 +475,5 @@ enum cairn_status cairn_launch_resident(const struct cairn_run *run, int quiet,
     }
 out:
     cairn_shm_sweep(CAIRN_SHM_DIR, 0, NULL, NULL, NULL);
-    free(t.done);
-    free(t.chain);
     return st;
 }

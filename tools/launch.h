@@ -18,11 +18,10 @@ int64_t cairn_launch_tasks(const struct cairn_run *run, const struct cairn_link 
  * or was killed from outside, CAIRN_EBUG when a fault ended it, when its code is none of ours, or when it said done and committed nothing. quiet: no progress. */
 enum cairn_status cairn_launch(const struct cairn_run *run, const struct cairn_link *l, int quiet, struct cairn_error *err);
 
-/* Ranks of a role of a resident run. */
-int64_t cairn_launch_role_ranks(const struct cairn_run *run, enum cairn_stage role);
-/* A run that is resident: all of its roles in one mpirun, until the chain is done (stages/common/resident.h). told (or NULL) is called for each
- * link that is found to be committed meanwhile, in the order of the chain. Status and sentences as above. */
-enum cairn_status cairn_launch_resident(const struct cairn_run *run, int quiet,
+/* A run that is resident: all of its roles in one mpirun, until the chain (n) is done (stages/common/resident.h). done (n): which links are
+ * committed, as the caller has looked; kept up. told (or NULL) is called for each link that is found to be committed meanwhile, in the order of the
+ * chain. Status and sentences as above. */
+enum cairn_status cairn_launch_resident(const struct cairn_run *run, const struct cairn_link *chain, char *done, int n, int quiet,
                                         enum cairn_status (*told)(void *arg, const struct cairn_link *l, struct cairn_error *err), void *arg,
                                         struct cairn_error *err);
 

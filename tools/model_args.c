@@ -83,9 +83,11 @@ static enum cairn_status run_policy(struct cairn_cli_model *m, const struct cair
     int n = 0;
 
     if (step < 0) {
+        const struct cairn_reach reach = cairn_run_reach(m->run);
+
         TRY(cairn_run_chain(m->run, &chain, &n, err));
         for (int i = n - 1; i >= 0 && step < 0; i--) {
-            char *path = chain[i].stage == CAIRN_STAGE_SYNC && !chain[i].eval ? policy_path(m->run, chain[i].step) : NULL;
+            char *path = chain[i].stage == CAIRN_STAGE_SYNC && !cairn_link_beyond(&reach, &chain[i]) ? policy_path(m->run, chain[i].step) : NULL;
 
             if (path && cairn_artefact_committed(path) && !cairn_artefact_collected(path))
                 step = chain[i].step;

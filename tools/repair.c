@@ -270,6 +270,7 @@ out:
 static enum cairn_status needs_mark(struct graph *g, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
+    const struct cairn_reach reach = cairn_run_reach(g->run);
     struct cairn_link *chain = NULL, *links = NULL;
     int64_t next = cairn_recipe_i64(g->run->frozen, "run.steps");
     int n = 0;
@@ -286,7 +287,7 @@ static enum cairn_status needs_mark(struct graph *g, struct cairn_error *err)
         char **input = NULL;
         int k = 0;
 
-        if (cairn_link_done(g->run, &links[i]))
+        if (!cairn_link_beyond(&reach, &links[i]) && cairn_link_done(g->run, &links[i]))
             continue;
         TRY(cairn_link_inputs(g->run, &links[i], &input, &k, err));
         for (int j = 0; j < k; j++) {

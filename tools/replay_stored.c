@@ -11,6 +11,7 @@
 enum cairn_status cairn_stored_links(const struct cairn_run *run, const struct cairn_only *only, struct cairn_link **link, int *n,
                                      struct cairn_error *err)
 {
+    const struct cairn_reach reach = cairn_run_reach(run);
     enum cairn_status st = CAIRN_OK;
     struct cairn_link *chain = NULL;
     int links = 0, found = 0;
@@ -20,7 +21,8 @@ enum cairn_status cairn_stored_links(const struct cairn_run *run, const struct c
         char *dir;
         int collected;
 
-        if (chain[i].stage != CAIRN_STAGE_ROLLOUT || !cairn_link_done(run, &chain[i]) || !cairn_only_link(only, &chain[i]))
+        if (chain[i].stage != CAIRN_STAGE_ROLLOUT || !cairn_only_link(only, &chain[i]) || cairn_link_beyond(&reach, &chain[i]) ||
+            !cairn_link_done(run, &chain[i]))
             continue;
         dir = cairn_link_path(run, &chain[i]);
         collected = dir && cairn_artefact_collected(dir);

@@ -10,7 +10,6 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/signals.h"
-#include "ckpt/manifest.h"
 #include "stages/common/publish.h"
 #include "stages/common/place.h"
 #include "tools/check/check.h"
@@ -54,16 +53,24 @@ static const struct argp argp = {
 
 /* ---- the chain ------------------------------------------------------------------------------------------------------ */
 
-/* A manifest that is there but damaged is not "done": whoever reads it would stop later and elsewhere. */
-static enum cairn_status manifest_check(const struct cairn_run *run, const struct cairn_link *l, struct cairn_error *err)
+/* Which of the links are committed, into done (n). A manifest that is there but damaged is not "done": whoever reads it would stop later and
+ * elsewhere. */
+static enum cairn_status chain_look(const struct cairn_run *run, const struct cairn_link *chain, int n, char *done, struct cairn_error *err)
 {
-    struct cairn_manifest_head head;
-    char *path = cairn_link_path(run, l);
-    enum cairn_status st = path ? cairn_manifest_head(&head, path, err) : CAIRN_NOMEM(err);
+    const struct cairn_reach reach = cairn_run_reach(run);
+    enum cairn_status st = CAIRN_OK;
 
-    free(path);
-    if (st == CAIRN_EDATA)
-        cairn_fail(err, st, "%.380s; cairn verify --repair %s takes it out", err->text, run->dir);
+    for (int i = 0; i < n; i++) {
+        int there = 0;
+
+        if (!cairn_link_beyond(&reach, &chain[i]))
+            st = cairn_link_whole(run, &chain[i], &there, err);
+        done[i] = (char)there;
+        if (st == CAIRN_EDATA)
+            cairn_fail(err, st, "%.380s; cairn verify --repair %s takes it out", err->text, run->dir);
+        TRY(st);
+    }
+out:
     return st;
 }
 
@@ -105,12 +112,12 @@ static int advise(const struct cairn_run *run, const struct cairn_link *l, struc
 }
 
 /* Of the links that were at work: they are of one step, and with run.lag of the next. */
-static void resident_advise(const struct cairn_run *run, const struct cairn_link *chain, int n, struct cairn_error *err)
+static void resident_advise(const struct cairn_run *run, const struct cairn_link *chain, const char *made, int n, struct cairn_error *err)
 {
     int64_t step = INT64_MAX;
 
     for (int i = 0; i < n && (step == INT64_MAX || chain[i].step <= step + 1); i++) {
-        if (cairn_link_done(run, &chain[i]))
+        if (made[i] || cairn_link_done(run, &chain[i]))
             continue;
         step = chain[i].step < step ? chain[i].step : step;
         if (advise(run, &chain[i], err))
@@ -160,13 +167,16 @@ static enum cairn_status chain_run(const struct cairn_run *run, const struct arg
     enum cairn_status st = CAIRN_OK;
     struct cairn_link *chain = NULL;
     struct cairn_error bad = {0};
+    char *made = NULL;
     int n = 0, done = 0, last = -1; /* last: the last one that is done; there may be holes before it, where a repair took links out */
 
     TRY(cairn_publish_settle(run, err));
     TRY(cairn_run_chain(run, &chain, &n, err));
+    if (!(made = calloc((size_t)n + 1, 1)))
+        TRY(CAIRN_NOMEM(err));
+    TRY(chain_look(run, chain, n, made, err));
     for (int i = 0; i < n; i++)
-        if (cairn_link_done(run, &chain[i])) {
-            TRY(manifest_check(run, &chain[i], err));
+        if (made[i]) {
             done++;
             last = i;
         }
@@ -176,18 +186,21 @@ static enum cairn_status chain_run(const struct cairn_run *run, const struct arg
         cairn_info("%s: %d of %d links are done, going on", run->dir, done, n);
     if (last >= 0) /* killed behind its commit, the last one may not have tidied up and told: it sees that it is done and does only that */
         TRY(cairn_launch(run, &chain[last], 1, err));
-    if (n && cairn_link_gated(run, &chain[n - 1])) /* the gate stands first, and before roles that stay alive */
+    if (n && cairn_link_gated(run, &chain[n - 1])) { /* the gate stands first, and before roles that stay alive */
         TRY(link_run(run, &chain[0], a, &bad, err));
+        made[0] = 1;
+    }
     if (done < n && cairn_run_resident(run)) {
-        st = cairn_launch_resident(run, a->quiet || a->json, a->json || !a->quiet ? told : NULL, &(struct telling){run, a->json}, err);
+        st = cairn_launch_resident(run, chain, made, n, a->quiet || a->json, a->json || !a->quiet ? told : NULL,
+                                   &(struct telling){run, a->json}, err);
         if (st == CAIRN_ENUMERIC)
             mismatch_locate(run, err);
         if (st == CAIRN_EDATA)
-            resident_advise(run, chain, n, err);
+            resident_advise(run, chain, made, n, err);
         goto out;
     }
     for (int i = 0; i < n; i++) {
-        if (cairn_link_done(run, &chain[i]))
+        if (made[i] || cairn_link_done(run, &chain[i]))
             continue;
         if (cairn_stop_requested())
             TRY(cairn_fail(err, CAIRN_EAGAIN, "stopped; run again to go on"));
@@ -198,6 +211,7 @@ static enum cairn_status chain_run(const struct cairn_run *run, const struct arg
         *err = bad;
     }
 out:
+    free(made);
     free(chain);
     return st;
 }

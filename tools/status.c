@@ -16,7 +16,7 @@
 #include "base/str.h"
 #include "slurm/trail.h"
 #include "stages/common/amend.h"
-#include "ckpt/manifest.h"
+#include "ckpt/verify.h"
 #include "stages/common/lock.h"
 #include "stages/common/run.h"
 #include "tools/cli.h"
@@ -49,19 +49,85 @@ static const struct argp argp = {options, NULL, "DIR",
                                  "Examples:\n  cairn status /tmp/tiny\n  cairn status /tmp/tiny --json",
                                  NULL, NULL, NULL};
 
-/* 1: the manifest is there and cannot be read; why goes into reason. */
-static int manifest_damaged(const struct cairn_run *run, const struct cairn_link *l, char *reason, size_t n)
-{
-    struct cairn_manifest_head head;
-    struct cairn_error err = {0};
-    char *path = cairn_link_path(run, l);
-    int damaged = path && cairn_manifest_head(&head, path, &err) == CAIRN_EDATA;
+/* ---- what is committed ---------------------------------------------------------------------------------------------- */
 
-    if (damaged)
-        snprintf(reason, n, "%.490s", err.text);
+/* What --watch knows from its looks before: links that are committed and whose manifest was whole. Nothing changes a manifest, and of a step that has
+ * its policy only a repair takes one away: after one nothing is taken for granted. That somebody removed or damaged one by hand is seen by the look
+ * of every ANEW-th time. */
+#define ANEW 150
+struct known {
+    json_t *whole;    /* {"step/000003/train": true, ...}; NULL: nothing is remembered */
+    char repair[140]; /* the newest folder of RUN/quarantine when the watch began */
+    int looks;
+};
+
+enum look { OPEN, WHOLE, DAMAGED, UNREAD }; /* UNREAD: there, but it cannot be read now, which is not called damaged */
+
+/* "" where there is none, or it cannot be told. */
+static void newest_repair(const struct cairn_run *run, char *name, size_t n)
+{
+    char *path = cairn_run_path(run, CAIRN_QUARANTINE_NAME);
+    struct cairn_names names = {0};
+    int there;
+
+    name[0] = 0;
+    if (path && cairn_dir_names(&names, path, &there, NULL) == CAIRN_OK && names.n)
+        snprintf(name, n, "%s", names.name[names.n - 1]);
+    cairn_names_free(&names);
     free(path);
-    return damaged;
 }
+
+/* Before each look at the run. */
+static void known_check(struct known *k, const struct cairn_run *run)
+{
+    char repair[sizeof k->repair];
+
+    newest_repair(run, repair, sizeof repair);
+    if (!k->looks)
+        snprintf(k->repair, sizeof k->repair, "%s", repair);
+    if (k->looks++ % ANEW == 0)
+        json_object_clear(k->whole);
+    if (strcmp(k->repair, repair)) {
+        json_decref(k->whole);
+        k->whole = NULL;
+    }
+}
+
+/* Looks at those of the n links of the chain that are open as far as looks says. A manifest that is known is not read again. */
+static void chain_look(const struct cairn_run *run, const struct cairn_link *chain, int n, struct known *k, char *looks)
+{
+    const struct cairn_reach reach = cairn_run_reach(run);
+    int64_t published = -1;
+
+    for (int i = 0; i < n; i++) {
+        char *name;
+        int done;
+
+        if (looks[i] != OPEN || cairn_link_beyond(&reach, &chain[i]))
+            continue;
+        name = k->whole ? cairn_link_relative(&chain[i]) : NULL;
+        if (name && json_object_get(k->whole, name)) {
+            looks[i] = WHOLE;
+        } else {
+            enum cairn_status st = cairn_link_whole(run, &chain[i], &done, NULL);
+
+            looks[i] = !done ? OPEN : st == CAIRN_OK ? WHOLE : st == CAIRN_EDATA ? DAMAGED : UNREAD;
+        }
+        if (looks[i] == WHOLE && chain[i].stage == CAIRN_STAGE_SYNC)
+            published = chain[i].step;
+        free(name);
+    }
+    for (int i = 0; i < n && k->whole; i++) /* a state that was only told goes if its policy does not come (cairn_publish_settle) */
+        if (looks[i] == WHOLE && chain[i].step <= published) {
+            char *name = cairn_link_relative(&chain[i]);
+
+            if (name)
+                json_object_set_new(k->whole, name, json_true()); /* without memory it is read again */
+            free(name);
+        }
+}
+
+/* ---- rows --------------------------------------------------------------------------------------------------------------- */
 
 /* What became of a link that nobody is at work on, from its last event (NULL: none): its state; why, in reason. */
 static const char *ended(const struct cairn_run *run, const struct cairn_link *l, const json_t *event, char *reason, size_t n)
@@ -82,26 +148,29 @@ static const char *ended(const struct cairn_run *run, const struct cairn_link *l
 
 /* One row: {step, stage, state, job, progress, reason, next}. `first`: the first link that is not done. *damaged counts the done ones whose
  * manifest is damaged. */
-static json_t *row_make(const struct cairn_run *run, struct cairn_trail *trail, const struct cairn_link *l, int done, const struct cairn_link *first,
-                        int locked, const char *holder, int *damaged)
+static json_t *row_make(const struct cairn_run *run, struct cairn_trail *trail, const struct cairn_link *l, enum look look,
+                        const struct cairn_link *first, int locked, const char *holder, int *damaged)
 {
     const char *state = "waiting";
     char stage[300], reason[500] = "", next[4300] = "";
     struct cairn_trail_row job = {0};
+    struct cairn_error why = {0};
     double progress = 0;
     json_t *event = NULL, *o;
+    int done;
 
-    if (!done && !locked)
+    if (look == OPEN && !locked)
         cairn_trail_row(trail, l, &job);
     if (l->eval)
         snprintf(stage, sizeof stage, "eval/%s/%s", l->eval, cairn_stage_name(l->stage));
     else
         snprintf(stage, sizeof stage, "%s", cairn_stage_name(l->stage));
-    if (done && manifest_damaged(run, l, reason, sizeof reason)) {
+    if (look == DAMAGED && cairn_link_whole(run, l, &done, &why) == CAIRN_EDATA) {
         state = "failed";
+        snprintf(reason, sizeof reason, "%.490s", why.text);
         ++*damaged;
         cairn_failure_next(CAIRN_FAILURE_ARTEFACT, run, next, sizeof next);
-    } else if (done) {
+    } else if (look != OPEN) {
         state = "done";
         progress = 1;
     } else if (l == first || (job.state && strcmp(job.state, "queued"))) {
@@ -143,27 +212,30 @@ static json_t *row_make(const struct cairn_run *run, struct cairn_trail *trail, 
     return o;
 }
 
-static enum cairn_status status_make(const struct cairn_run *run, json_t **out, struct cairn_error *err)
+static enum cairn_status status_make(const struct cairn_run *run, struct known *known, json_t **out, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_link *chain = NULL, *first = NULL;
     json_t *rows = json_array(), *o = NULL, *stored;
     struct cairn_trail *trail = NULL;
-    char holder[400] = "";
+    char holder[400] = "", *looks = NULL;
     int64_t steps_done = 0;
     int n = 0, locked, damaged = 0;
 
     TRY(cairn_run_chain(run, &chain, &n, err));
-    TRY(cairn_trail_open(&trail, run, err));
+    if (!(looks = calloc((size_t)n + 1, 1)))
+        TRY(CAIRN_NOMEM(err));
+    known_check(known, run);
     locked = cairn_lock_held(run->dir, holder, sizeof holder);
+    chain_look(run, chain, n, known, looks);
+    TRY(cairn_trail_open(&trail, run, looks, err)); /* one that is damaged counts as done, too: a job that starts finds it committed */
+    chain_look(run, chain, n, known, looks);        /* who has left lock and queue by now has committed before */
     for (int i = 0; i < n; i++) {
-        int done = cairn_link_done(run, &chain[i]);
-
-        if (!done && !first)
+        if (looks[i] == OPEN && !first)
             first = &chain[i];
-        if (done && chain[i].stage == CAIRN_STAGE_SYNC && chain[i].step > steps_done)
+        if (looks[i] != OPEN && chain[i].stage == CAIRN_STAGE_SYNC && chain[i].step > steps_done)
             steps_done = chain[i].step;
-        if (json_array_append_new(rows, row_make(run, trail, &chain[i], done, first, locked, holder, &damaged)))
+        if (json_array_append_new(rows, row_make(run, trail, &chain[i], (enum look)looks[i], first, locked, holder, &damaged)))
             TRY(CAIRN_NOMEM(err));
     }
     o = json_pack("{s:s, s:I, s:I, s:o, s:O}", "run", run->dir, "steps_done", (json_int_t)steps_done, "steps_total",
@@ -178,6 +250,7 @@ static enum cairn_status status_make(const struct cairn_run *run, json_t **out, 
 out:
     cairn_trail_close(trail);
     json_decref(rows);
+    free(looks);
     free(chain);
     return st;
 }
@@ -233,6 +306,7 @@ int cairn_verb_status(int argc, char **argv)
     enum cairn_status st = CAIRN_OK;
     struct args a = {0};
     struct cairn_run *run = NULL;
+    struct known known = {0};
     json_t *o = NULL;
     int done, usage = cairn_cli_read(&argp, slots, argc, argv, &a, &done);
 
@@ -241,9 +315,11 @@ int cairn_verb_status(int argc, char **argv)
     if (!a.dir)
         return cairn_cli_usage("status", "DIR is missing");
     cairn_signals_install();
+    if (a.watch)
+        known.whole = json_object();
     for (;;) {
         TRY(cairn_run_open(&run, a.dir, &err));
-        TRY(status_make(run, &o, &err));
+        TRY(status_make(run, &known, &o, &err));
         done = json_integer_value(json_object_get(o, "steps_done")) >= json_integer_value(json_object_get(o, "steps_total"));
         if (a.json)
             TRY(cairn_cli_json(json_incref(o), &err));
@@ -260,6 +336,7 @@ int cairn_verb_status(int argc, char **argv)
     }
 out:
     json_decref(o);
+    json_decref(known.whole);
     cairn_run_close(run);
     return st == CAIRN_OK ? 0 : cairn_cli_fail("status", &err);
 }

@@ -203,6 +203,7 @@ out:
 /* What the chain has made was made for this run, by the recipe that its step has here. */
 static enum cairn_status recipes_compare(struct args *a, const struct cairn_run *run, struct cairn_error *err)
 {
+    const struct cairn_reach reach = cairn_run_reach(run);
     enum cairn_status st = CAIRN_OK;
     struct cairn_link *chain = NULL;
     char text[400], was[33], is[33];
@@ -215,7 +216,7 @@ static enum cairn_status recipes_compare(struct args *a, const struct cairn_run 
         struct cairn_error why;
         char *dir;
 
-        if (!cairn_link_done(run, &chain[i]))
+        if (cairn_link_beyond(&reach, &chain[i]) || !cairn_link_done(run, &chain[i]))
             continue;
         if (!(dir = cairn_link_path(run, &chain[i])))
             TRY(CAIRN_NOMEM(err));

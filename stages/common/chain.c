@@ -45,6 +45,24 @@ int cairn_link_done(const struct cairn_run *r, const struct cairn_link *l)
     return done;
 }
 
+enum cairn_status cairn_link_whole(const struct cairn_run *r, const struct cairn_link *l, int *done, struct cairn_error *err)
+{
+    char *path = cairn_link_path(r, l);
+    struct cairn_manifest_head head;
+    enum cairn_status st;
+
+    *done = 1;
+    if (!path)
+        return CAIRN_NOMEM(err);
+    st = cairn_manifest_head(&head, path, err);
+    if (st == CAIRN_ENOINPUT || (st == CAIRN_EDATA && !cairn_artefact_committed(path))) { /* a link that leads nowhere is no manifest either */
+        *done = 0;
+        st = CAIRN_OK;
+    }
+    free(path);
+    return st;
+}
+
 static int warm(const struct cairn_run *r)
 {
     return cairn_recipe_has(r->recipe, "warm_start");
@@ -126,22 +144,58 @@ enum cairn_status cairn_run_chain(const struct cairn_run *r, struct cairn_link *
     return CAIRN_OK;
 }
 
-int64_t cairn_run_next_step(const struct cairn_run *r, enum cairn_stage stage)
+/* The highest number that names something in RUN/folder. */
+static int64_t folder_reach(const struct cairn_run *r, const char *folder)
 {
-    struct cairn_link *chain = NULL;
-    int64_t step = 1;
-    int n = 0;
+    char *path = cairn_run_path(r, folder);
+    struct cairn_names names = {0};
+    int64_t last = -1, v;
+    int there;
 
-    if (cairn_run_chain(r, &chain, &n, NULL) != CAIRN_OK)
-        return 1;
+    if (!path || cairn_dir_names(&names, path, &there, NULL) != CAIRN_OK)
+        last = INT64_MAX;
+    for (size_t i = 0; i < names.n; i++) {
+        const char *name = names.name[i];
+
+        if (name[0] >= '0' && name[0] <= '9' && cairn_parse_i64(name, &v) && v > last && v <= 999999999)
+            last = v;
+    }
+    cairn_names_free(&names);
+    free(path);
+    return last;
+}
+
+struct cairn_reach cairn_run_reach(const struct cairn_run *r)
+{
+    return (struct cairn_reach){.step = folder_reach(r, "step"), .policy = folder_reach(r, "policy"), .eval = folder_reach(r, "eval")};
+}
+
+int cairn_link_beyond(const struct cairn_reach *reach, const struct cairn_link *l)
+{
+    if (l->stage == CAIRN_STAGE_CHECK)
+        return 0; /* not in a folder of steps */
+    return l->step > (l->eval ? reach->eval : l->stage == CAIRN_STAGE_SYNC ? reach->policy : reach->step);
+}
+
+void cairn_links_done(const struct cairn_run *r, const struct cairn_link *link, int n, char *done)
+{
+    const struct cairn_reach reach = cairn_run_reach(r);
+
+    for (int i = 0; i < n; i++)
+        done[i] = (char)(!cairn_link_beyond(&reach, &link[i]) && cairn_link_done(r, &link[i]));
+}
+
+int64_t cairn_links_next_step(const struct cairn_link *link, const char *done, int n, enum cairn_stage stage)
+{
+    int64_t step = 1;
+
     for (int i = 0; i < n; i++) {
-        if (chain[i].stage != stage || chain[i].eval || chain[i].step < 1)
+        if (link[i].stage != stage || link[i].eval || link[i].step < 1)
             continue;
-        step = chain[i].step;
-        if (!cairn_link_done(r, &chain[i]))
+        step = link[i].step;
+        if (!done[i])
             break;
     }
-    free(chain);
     return step;
 }
 

@@ -66,9 +66,11 @@ static enum cairn_status content_set(struct cairn_stage_ctx *ctx, const struct p
 
 enum cairn_status cairn_publish_settle(const struct cairn_run *run, struct cairn_error *err)
 {
+    const struct cairn_reach reach = cairn_run_reach(run);
+    int64_t last = cairn_recipe_i64(run->recipe, "run.steps"), begun = reach.step > reach.policy ? reach.step : reach.policy;
     enum cairn_status st = CAIRN_OK;
 
-    for (int64_t s = cairn_recipe_i64(run->recipe, "run.steps"); s > 0; s--) {
+    for (int64_t s = last < begun ? last : begun; s > 0; s--) {
         const struct cairn_link policy = {s, CAIRN_STAGE_SYNC, NULL}, train = {s, CAIRN_STAGE_TRAIN, NULL};
         char *dir;
 

@@ -351,8 +351,8 @@ static enum cairn_status done_settle(struct resident *r, struct cairn_error *err
     TRY(cairn_group_bcast(r->whole->all, "the chain", 0, &n, sizeof n, err));
     if (n != mine)
         TRY(cairn_fail(err, CAIRN_EUSAGE, "this rank sees %d links, the first one sees %d: not the same run", mine, n));
-    for (int i = 0; i < r->n && r->whole->rank == 0; i++)
-        r->done[i] = (char)cairn_link_done(r->ctx->run, &r->chain[i]);
+    if (r->whole->rank == 0)
+        cairn_links_done(r->ctx->run, r->chain, r->n, r->done);
     TRY(cairn_group_bcast(r->whole->all, "what is done", 0, r->done, (size_t)r->n, err));
 out:
     return st;

@@ -74,7 +74,7 @@ const char *cairn_stage_name(enum cairn_stage s); /* "rollout", ... */
 char *cairn_run_path(const struct cairn_run *r, const char *relative);     /* malloc'ed RUN/relative */
 char *cairn_link_relative(const struct cairn_link *l);                     /* malloc'ed "step/000003/train", "policy/000003" for sync, ... */
 char *cairn_link_path(const struct cairn_run *r, const struct cairn_link *l);
-int cairn_link_done(const struct cairn_run *r, const struct cairn_link *l); /* committed (collected counts) */
+int cairn_link_done(const struct cairn_run *r, const struct cairn_link *l); /* committed (collected counts): the file itself is asked */
 
 /* An outside file (key as in run.json, for example "data.prompts.0"): malloc'ed path of the copy or the original, after its size
  * and digest were checked; CAIRN_EDATA naming it if it changed. */
@@ -83,9 +83,23 @@ enum cairn_status cairn_run_outside(const struct cairn_run *r, const char *key, 
 /* The chain in order, evaluations included (before step 1, every eval_every, after the last). malloc'ed array; names borrowed from
  * the recipe. */
 enum cairn_status cairn_run_chain(const struct cairn_run *r, struct cairn_link **out, int *n, struct cairn_error *err);
-/* The step of the first link of that stage, evaluations aside, that is not committed: by its recipe a resident role is started. The last step's where
- * all are; 1 without memory. */
-int64_t cairn_run_next_step(const struct cairn_run *r, enum cairn_stage stage);
+
+/* How far a run's directories reach: the highest step in RUN/step, RUN/policy and RUN/eval. -1: none; INT64_MAX: it could not be told. A run may
+ * be told to make a hundred thousand steps, and each question to a parallel file system costs its time. */
+struct cairn_reach {
+    int64_t step, policy, eval;
+};
+struct cairn_reach cairn_run_reach(const struct cairn_run *r); /* three listings */
+/* 1: l had no directory when they were listed, so nobody had begun it. */
+int cairn_link_beyond(const struct cairn_reach *reach, const struct cairn_link *l);
+/* What is committed of the n links of a chain, or of a part of it, into done (n) as 1 or 0. One look at the file of each that is not beyond reach. */
+void cairn_links_done(const struct cairn_run *r, const struct cairn_link *link, int n, char *done);
+/* The step of the first of these links of that stage, evaluations aside, that is not done: by its recipe a resident role is started. The last one's
+ * where all are; 1 where there is none. */
+int64_t cairn_links_next_step(const struct cairn_link *link, const char *done, int n, enum cairn_stage stage);
+/* *done as cairn_link_done, for who wants to know as well that the manifest is whole: CAIRN_EDATA if it is there but damaged. One read, no look
+ * before. */
+enum cairn_status cairn_link_whole(const struct cairn_run *r, const struct cairn_link *l, int *done, struct cairn_error *err);
 /* 1: the chain has a gate, which is not committed, and l is another link: it must wait. */
 int cairn_link_gated(const struct cairn_run *r, const struct cairn_link *l);
 /* The artefacts that link l reads, relative to RUN ("policy/000002", "base"), in a fixed order: malloc'ed array of malloc'ed

@@ -197,10 +197,84 @@ static void test_manifest(void **state)
     lab_close(&l);
 }
 
+/* RUN/relative, with a manifest or without. */
+static void put(const struct lab *l, const char *relative, int committed)
+{
+    char *dir = cairn_format("%s/%s", l->dir, relative), *path = cairn_format("%s/" CAIRN_MANIFEST_NAME, dir);
+
+    OK(cairn_dir_make(dir, err));
+    if (committed)
+        OK(cairn_file_replace(path, "{}", 2, err));
+    free(path);
+    free(dir);
+}
+
+static void test_done(void **state)
+{
+    static const char *const committed[] = {
+        "check", "policy/000000", "eval/000000/held/rollout", "eval/000000/held/score", "step/000001/rollout", "step/000001/score",
+        "step/000001/train", "policy/000001", "step/000002/score", "step/000002/train", "policy/000002", "step/000003/rollout", /* a hole */
+    };
+    static const struct {
+        enum cairn_stage stage;
+        int64_t next;
+    } row[] = {{CAIRN_STAGE_ROLLOUT, 2}, {CAIRN_STAGE_SCORE, 3}, {CAIRN_STAGE_TRAIN, 3}, {CAIRN_STAGE_SYNC, 3}};
+    const char *const override[] = {"run.steps=100000", "run.eval_every=2", "run.check=first", LAB_EVAL, NULL};
+    struct cairn_link *link = NULL;
+    struct cairn_reach reach;
+    struct cairn_run r;
+    struct lab l;
+    char *done;
+    int n = 0, found = 0, whole;
+
+    (void)state;
+    lab_open(&l);
+    run_of(&r, &l, override);
+    reach = cairn_run_reach(&r);
+    assert_true(reach.step == -1 && reach.policy == -1 && reach.eval == -1);
+    for (size_t i = 0; i < COUNT(committed); i++)
+        put(&l, committed[i], 1);
+    put(&l, "step/000003/score", 0); /* begun */
+    put(&l, "policy/000003", 0);
+    put(&l, "policy/000004.old", 1); /* no number */
+    reach = cairn_run_reach(&r);
+    assert_int_equal(reach.step, 3);
+    assert_int_equal(reach.policy, 3);
+    assert_int_equal(reach.eval, 0);
+    assert_false(cairn_link_beyond(&reach, &(struct cairn_link){3, CAIRN_STAGE_TRAIN, NULL}));
+    assert_true(cairn_link_beyond(&reach, &(struct cairn_link){4, CAIRN_STAGE_TRAIN, NULL}));
+    assert_true(cairn_link_beyond(&reach, &(struct cairn_link){2, CAIRN_STAGE_SCORE, "held"}));
+    assert_false(cairn_link_beyond(&reach, &(struct cairn_link){0, CAIRN_STAGE_CHECK, NULL}));
+    OK(cairn_run_chain(&r, &link, &n, err));
+    assert_non_null(done = malloc((size_t)n));
+    memset(done, 2, (size_t)n);
+    cairn_links_done(&r, link, n, done);
+    for (int i = 0; i < n; i++) {
+        found += done[i];
+        if (link[i].step < 6 && done[i] != cairn_link_done(&r, &link[i]))
+            fail_msg("step %d %s: %d", (int)link[i].step, cairn_stage_name(link[i].stage), done[i]);
+    }
+    assert_int_equal(found, COUNT(committed) - 1); /* without a warm start the chain does not make policy 0 */
+    for (size_t i = 0; i < COUNT(row); i++)
+        assert_int_equal(cairn_links_next_step(link, done, n, row[i].stage), row[i].next);
+    FAILS(CAIRN_EDATA, "step/000003/rollout", /* "{}" is none */
+          cairn_link_whole(&r, &(struct cairn_link){3, CAIRN_STAGE_ROLLOUT, NULL}, &whole, err));
+    assert_int_equal(whole, 1);
+    OK(cairn_link_whole(&r, &(struct cairn_link){3, CAIRN_STAGE_SCORE, NULL}, &whole, err));
+    assert_int_equal(whole, 0);
+    memset(done, 1, (size_t)n);
+    assert_int_equal(cairn_links_next_step(link, done, n, CAIRN_STAGE_TRAIN), 100000);
+    assert_int_equal(cairn_links_next_step(link, done, 1, CAIRN_STAGE_TRAIN), 1);
+    free(done);
+    free(link);
+    cairn_recipe_free(r.recipe);
+    lab_close(&l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_order), cmocka_unit_test(test_inputs), cmocka_unit_test(test_many_files),
-                                       cmocka_unit_test(test_manifest)};
+                                       cmocka_unit_test(test_manifest), cmocka_unit_test(test_done)};
 
     return cmocka_run_group_tests_name("chain", tests, NULL, NULL);
 }

@@ -34,6 +34,7 @@ out:
 
 enum cairn_status cairn_check_share(const struct cairn_run *run, double seconds, json_t *report, struct cairn_error *err)
 {
+    const struct cairn_reach reach = cairn_run_reach(run);
     struct cairn_link *chain = NULL;
     double all = 0, compare = 0;
     enum cairn_status st = CAIRN_OK;
@@ -44,7 +45,7 @@ enum cairn_status cairn_check_share(const struct cairn_run *run, double seconds,
         double its = 0, compared = 0;
         int done = 1;
 
-        if (chain[i].stage != CAIRN_STAGE_SYNC || chain[i].step < 1)
+        if (chain[i].stage != CAIRN_STAGE_SYNC || chain[i].step < 1 || cairn_link_beyond(&reach, &chain[i]))
             continue;
         for (size_t k = 0; k < sizeof stages / sizeof *stages && done; k++)
             TRY(link_add(run, &(struct cairn_link){chain[i].step, stages[k], NULL}, &its, &compared, &done, err));

@@ -26,13 +26,15 @@ const char *const cairn_sides_part_name[CAIRN_SIDES_PARTS] = {"trainer", "sample
 /* The newest policy of the run, else its base. */
 static enum cairn_status start_find(struct cairn_sides *x, struct cairn_error *err)
 {
+    const struct cairn_reach reach = cairn_run_reach(x->run);
     struct cairn_link *chain = NULL;
     enum cairn_status st = CAIRN_OK;
     int n = 0;
 
     TRY(cairn_run_chain(x->run, &chain, &n, err));
     for (int i = n - 1; i >= 0 && !x->start; i--)
-        if (chain[i].stage == CAIRN_STAGE_SYNC && cairn_link_done(x->run, &chain[i]) && !(x->start = cairn_link_path(x->run, &chain[i])))
+        if (chain[i].stage == CAIRN_STAGE_SYNC && !cairn_link_beyond(&reach, &chain[i]) && cairn_link_done(x->run, &chain[i]) &&
+            !(x->start = cairn_link_path(x->run, &chain[i])))
             TRY(CAIRN_NOMEM(err));
     if (!x->start) {
         const struct cairn_link first = {0, CAIRN_STAGE_SYNC, NULL};
