@@ -4,7 +4,6 @@
  * Collection is ckpt/retention.h's: pins are respected, one valid generation always stays, what was collected stays done. Holds the run's
  * lock. Nothing is removed of which it is not certain that nobody uses it.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -112,26 +111,6 @@ out:
     return st;
 }
 
-/* The highest step that has a directory below RUN/NAME; -1: none. */
-static int64_t last_step(const struct cairn_run *run, const char *name)
-{
-    char *path = cairn_run_path(run, name);
-    DIR *d = path ? opendir(path) : NULL;
-    int64_t last = -1, v;
-
-    if (d) {
-        for (struct dirent *e; (e = readdir(d));) {
-            const char *digits = e->d_name + strspn(e->d_name, "0"); /* "000012" */
-
-            if (e->d_name[0] >= '0' && e->d_name[0] <= '9' && cairn_parse_i64(*digits ? digits : "0", &v) && v > last && v <= 999999999)
-                last = v;
-        }
-        closedir(d);
-    }
-    free(path);
-    return last;
-}
-
 /* The plan over those that are not collected: the others take no place of theirs. Reorders step. */
 static void plan_there(const struct cairn_retention *keep, int64_t *step, const int *was, int n, int *stays)
 {
@@ -145,11 +124,12 @@ static void plan_there(const struct cairn_retention *keep, int64_t *step, const 
         stays[i] = was[i] ? 0 : stays[--m];
 }
 
-static enum cairn_status retain(struct gc *g, enum cairn_stage stage, const char *folder, const char *what, const struct cairn_retention *keep,
+/* Steps 0 to last. */
+static enum cairn_status retain(struct gc *g, enum cairn_stage stage, int64_t last, const char *what, const struct cairn_retention *keep,
                                 struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    int64_t last = last_step(g->run, folder), *step = calloc((size_t)last + 2, sizeof *step), *bytes = calloc((size_t)last + 2, sizeof *bytes);
+    int64_t *step = calloc((size_t)last + 2, sizeof *step), *bytes = calloc((size_t)last + 2, sizeof *bytes);
     struct cairn_generation *gen = calloc((size_t)last + 2, sizeof *gen);
     int *stays = calloc((size_t)last + 2, sizeof *stays), *was = calloc((size_t)last + 2, sizeof *was), n = 0;
 
@@ -165,15 +145,16 @@ static enum cairn_status retain(struct gc *g, enum cairn_stage stage, const char
             TRY(CAIRN_NOMEM(err));
         gen[n] = (struct cairn_generation){s, dir};
         was[n] = cairn_artefact_collected(dir);
-        TRY(data_bytes(dir, &bytes[n], err));
         step[n++] = s;
     }
-    if (g->a->dry)
-        plan_there(keep, step, was, n, stays);
-    else
+    plan_there(keep, step, was, n, stays); /* what goes is among those that do not stay by it: damage only makes more stay */
+    for (int i = 0; i < n; i++)
+        if (!stays[i])
+            TRY(data_bytes(gen[i].dir, &bytes[i], err));
+    if (!g->a->dry)
         TRY(cairn_retention_apply(keep, gen, n, NULL, err));
     for (int i = 0; i < n; i++) {
-        int goes = g->a->dry ? !stays[i] || was[i] : cairn_artefact_collected(gen[i].dir);
+        int goes = !stays[i] && (g->a->dry || cairn_artefact_collected(gen[i].dir));
 
         if (goes && bytes[i])
             TRY(freed(g, was[i] ? "the rest of a collected one" : what, gen[i].dir, bytes[i], err));
@@ -310,13 +291,16 @@ static enum cairn_status stored_freed(void *arg, const struct cairn_nodestore_en
 static enum cairn_status collect(struct gc *g, struct cairn_error *err)
 {
     const struct cairn_recipe *recipe = g->run->frozen;
+    const struct cairn_reach reach = cairn_run_reach(g->run);
     struct cairn_publish_keep keep;
     struct cairn_nodestore_opts store;
     enum cairn_status st = CAIRN_OK;
 
-    TRY(cairn_publish_keep(&keep, g->run, recipe, last_step(g->run, "step"), err));
-    TRY(retain(g, CAIRN_STAGE_TRAIN, "step", "a trainer state", &keep.states, err));
-    TRY(retain(g, CAIRN_STAGE_SYNC, "policy", "a policy", &keep.policies, err));
+    if (reach.step == INT64_MAX || reach.policy == INT64_MAX)
+        TRY(cairn_fail(err, CAIRN_EIO, "%s: its step and policy folders cannot be listed: nothing is collected", g->run->dir));
+    TRY(cairn_publish_keep(&keep, g->run, recipe, reach.step, err));
+    TRY(retain(g, CAIRN_STAGE_TRAIN, reach.step, "a trainer state", &keep.states, err));
+    TRY(retain(g, CAIRN_STAGE_SYNC, reach.policy, "a policy", &keep.policies, err));
     TRY(leftovers(g, err));
     TRY(cairn_quarantine_expire(g->run->dir, g->a->days * 86400, g->a->dry, quarantine_freed, g, err));
     TRY(cairn_shm_sweep(CAIRN_SHM_DIR, g->a->dry, shm_freed, g, err));
