@@ -18,30 +18,66 @@
 #include "ckpt/verify.h"
 #include "stages/common/begin.h"
 
-/* Looks for the first committed artefact of a step at or after `from`. */
+/* Looks for the highest step at or after `from` that has a committed artefact, and for its first one. */
 struct reached {
     int64_t from, step;
     char path[600];
+    const char *at; /* the directory that is walked, relative to the run: "step/000012"; borrowed */
+    int64_t at_step;
 };
 
 static enum cairn_status reached_look(void *arg, const struct cairn_artefact *a, struct cairn_error *err)
 {
     struct reached *x = arg;
-    const char *slash = strchr(a->path, '/');
-    size_t top = slash ? (size_t)(slash - a->path) : 0;
-    char number[32];
-    int64_t step;
 
     (void)err;
-    if (!slash || !((top == 4 && (!strncmp(a->path, "step", 4) || !strncmp(a->path, "eval", 4))) ||
-                    (top == 6 && !strncmp(a->path, "policy", 6))))
+    if (x->path[0] && x->at_step <= x->step)
         return CAIRN_OK;
-    snprintf(number, sizeof number, "%.*s", (int)strcspn(slash + 1, "/"), slash + 1);
-    if (!cairn_parse_i64(number, &step) || step < x->from || (x->path[0] && step <= x->step))
-        return CAIRN_OK;
-    x->step = step;
-    snprintf(x->path, sizeof x->path, "%s", a->path);
+    x->step = x->at_step;
+    snprintf(x->path, sizeof x->path, "%s%s%s", x->at, a->path[0] ? "/" : "", a->path);
     return CAIRN_OK;
+}
+
+/* In one folder of steps. Those before `from` are not looked into: there may be thousands. */
+static enum cairn_status folder_reached(const struct cairn_run *r, const char *folder, struct reached *x, struct cairn_error *err)
+{
+    char *path = cairn_run_path(r, folder), *relative = NULL, *dir = NULL;
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_names names = {0};
+    int there;
+
+    if (!path)
+        return CAIRN_NOMEM(err);
+    TRY(cairn_dir_names(&names, path, &there, err));
+    for (size_t i = 0; i < names.n; i++) {
+        if (!cairn_parse_i64(names.name[i], &x->at_step) || x->at_step < x->from)
+            continue;
+        free(relative);
+        free(dir);
+        dir = NULL;
+        if (!(relative = cairn_path_join(folder, names.name[i])) || !(dir = cairn_run_path(r, relative)))
+            TRY(CAIRN_NOMEM(err));
+        x->at = relative;
+        if (cairn_path_is_dir(dir))
+            TRY(cairn_artefact_walk(dir, reached_look, x, err));
+    }
+out:
+    cairn_names_free(&names);
+    free(relative);
+    free(path);
+    free(dir);
+    return st;
+}
+
+static enum cairn_status reached_find(const struct cairn_run *r, struct reached *x, struct cairn_error *err)
+{
+    static const char *const folder[] = {"eval", "policy", "step"};
+    enum cairn_status st = CAIRN_OK;
+
+    for (size_t i = 0; i < sizeof folder / sizeof *folder; i++)
+        TRY(folder_reached(r, folder[i], x, err));
+out:
+    return st;
 }
 
 /* Nobody may be making something of these steps by the recipe as it was: of this host that is certain (lock or not), of others it
@@ -49,13 +85,14 @@ static enum cairn_status reached_look(void *arg, const struct cairn_artefact *a,
 static enum cairn_status idle_check(const struct cairn_run *r, int64_t from, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
+    const struct cairn_reach reach = cairn_run_reach(r);
     struct cairn_link *chain = NULL;
     int n = 0;
 
     TRY(cairn_run_chain(r, &chain, &n, err));
     for (int i = 0; i < n; i++) {
         struct cairn_holder who;
-        char *dir = chain[i].step >= from ? cairn_link_path(r, &chain[i]) : NULL;
+        char *dir = chain[i].step >= from && !cairn_link_beyond(&reach, &chain[i]) ? cairn_link_path(r, &chain[i]) : NULL;
         int at_work = dir ? cairn_artefact_at_work(dir, &who) : 0;
 
         if (at_work > 0)
@@ -285,7 +322,7 @@ static enum cairn_status amend(struct cairn_run *r, int64_t from, int n, const c
         goto out;
     }
     if (changes)
-        TRY(cairn_artefact_walk(r->dir, reached_look, &reached, err));
+        TRY(reached_find(r, &reached, err));
     if (reached.path[0])
         TRY(cairn_fail(err, CAIRN_ERECIPE, "%s is committed: it was made by the recipe as it is; amend from step %lld on, or later",
                        reached.path, (long long)reached.step + 1));
