@@ -163,8 +163,14 @@ enum cairn_status cairn_right_hold(struct right *r, const struct cairn_trace_cal
     least = c->info->backward ? fmax(largest(&rows), 1e-2 * terms_of(r, c)) : 1e-2 * largest(&rows);
     TRY(cairn_right_terms(r, c, m, &terms, err));
     for (int64_t k = 0; k < lines_of(mine); k++) {
-        double apart = line_apart(&rows, k, terms ? fmax(least, terms[k] * r->tolerance_wide / bar) : least);
+        double known = terms ? fmax(least, terms[k] * r->tolerance_wide / bar) : least, apart = line_apart(&rows, k, known);
 
+        if (!(apart <= bar)) {
+            double size;
+
+            TRY(cairn_right_line_terms(r, c, k, &size, err));
+            apart = line_apart(&rows, k, fmax(known, size * r->tolerance_wide / bar));
+        }
         if (apart / bar > r->worst) {
             r->worst = apart / bar;
             snprintf(r->worst_at, sizeof r->worst_at, "%s of %.40s at %.120s", m->name, c->info->name, c->param);

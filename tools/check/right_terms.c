@@ -1,4 +1,5 @@
-/* right_terms.c - how large a sum is by its terms, where little may be left of them. See right_impl.h.
+/* right_terms.c - how large a sum is by its terms, where little may be left of them: of the lines of an op, or of one line of a product. See
+ * right_impl.h.
  *
  * n terms of either sign add up to about the root of the sum of their squares, and so do their roundings: an fp32 sum is as exact, relative to that
  * root, as sums of its kind are relative to themselves. Where the terms of a whole line cancel, the line is smaller than the root, its roundings are
@@ -122,4 +123,90 @@ enum cairn_status cairn_right_terms(struct right *r, const struct cairn_trace_ca
     if (c->op == CAIRN_OP_kda && strcmp(m->name, "o") == 0 && !kda->state.buf)
         return kda_terms(r, kda, size, err);
     return CAIRN_OK;
+}
+
+/* ---- products ------------------------------------------------------------------------------------------------------------- */
+
+/* One line of a product: row `row` of y. Of x and w that have a batch or groups in front, those of xb and wb; -1: they have none. */
+struct product_line {
+    enum cairn_form form;
+    const struct given *x, *w;
+    int64_t xb, wb, row, n, begin, end; /* n: values of the line; begin, end: the terms of each */
+};
+
+static double element(const struct given *x, int64_t batch, int64_t i, int64_t j)
+{
+    return batch < 0 ? at(x, i, j, 0) : at(x, batch, i, j);
+}
+
+/* The largest root over the line's values of the sum of the squares of their terms. */
+static double product_size(const struct product_line *l)
+{
+    double most = 0;
+
+    for (int64_t j = 0; j < l->n; j++) {
+        double sum = 0;
+
+        for (int64_t t = l->begin; t < l->end; t++) {
+            double x = l->form == CAIRN_TN ? element(l->x, l->xb, t, l->row) : element(l->x, l->xb, l->row, t),
+                   w = l->form == CAIRN_NT ? element(l->w, l->wb, j, t) : element(l->w, l->wb, t, j);
+
+            sum += x * w * (x * w);
+        }
+        most = fmax(most, sqrt(sum));
+    }
+    return most;
+}
+
+static double matmul_line(const struct cairn_matmul *a, const struct given *x, const struct given *w, int64_t line)
+{
+    int batched = a->y.ndim == 3;
+    int64_t rows = a->y.dim[batched], b = batched ? line / rows : -1;
+    const struct product_line l = {.form = a->form, .x = x, .w = w, .xb = b, .wb = b, .row = line % rows, .n = a->y.dim[1 + batched],
+                                   .end = a->x.dim[a->form == CAIRN_TN ? batched : 1 + batched]};
+
+    return fabs((double)a->alpha) * product_size(&l);
+}
+
+static double grouped_line(const struct cairn_matmul_grouped *a, const struct given *x, const struct given *w, const struct given *offsets, int64_t line)
+{
+    struct product_line l = {.form = a->form, .x = x, .w = w, .xb = -1, .wb = 0, .row = line, .n = a->y.dim[a->y.ndim - 1], .end = a->x.dim[1]};
+
+    if (a->form == CAIRN_TN) {
+        int64_t group = line / a->y.dim[1];
+
+        l.wb = -1;
+        l.row = line % a->y.dim[1];
+        l.begin = place(offsets, group);
+        l.end = place(offsets, group + 1);
+    } else {
+        while (place(offsets, l.wb + 1) <= line)
+            l.wb++;
+    }
+    return fabs((double)a->alpha) * product_size(&l);
+}
+
+enum cairn_status cairn_right_line_terms(struct right *r, const struct cairn_trace_call *c, int64_t line, double *size, struct cairn_error *err)
+{
+    const struct cairn_matmul *a = (const struct cairn_matmul *)(const void *)r->args.bytes;
+    const struct cairn_matmul_grouped *g = (const struct cairn_matmul_grouped *)(const void *)r->args.bytes;
+    struct given x = {0}, w = {0}, offsets = {0};
+    enum cairn_status st = CAIRN_OK;
+
+    *size = 0;
+    if (c->op != CAIRN_OP_matmul && c->op != CAIRN_OP_matmul_grouped)
+        return CAIRN_OK;
+    TRY(given_get(&x, r, c->op == CAIRN_OP_matmul ? &a->x : &g->x, err));
+    TRY(given_get(&w, r, c->op == CAIRN_OP_matmul ? &a->w : &g->w, err));
+    if (c->op == CAIRN_OP_matmul) {
+        *size = matmul_line(a, &x, &w, line);
+    } else {
+        TRY(given_get(&offsets, r, &g->offsets, err));
+        *size = grouped_line(g, &x, &w, &offsets, line);
+    }
+out:
+    free(x.p);
+    free(w.p);
+    free(offsets.p);
+    return st;
 }
