@@ -149,8 +149,11 @@ int cairn_lock_held(const char *dir, char *text, size_t n)
 
     if (fd >= 0) {
         held = flock(fd, LOCK_SH | LOCK_NB) && errno == EWOULDBLOCK;
-        if (held)
+        if (held) {
             holder_read(fd, text, n);
+            if (holder_dead(text))
+                snprintf(text + strlen(text), n - strlen(text), ", killed: its ranks are on their way out");
+        }
         close(fd);
     }
     free(path);

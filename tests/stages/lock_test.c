@@ -112,6 +112,7 @@ static void test_shared(void **state)
     t0 = cairn_now_s();
     assert_int_equal(waitpid(pid, NULL, 0), pid);
     assert_int_equal(cairn_lock_held(l.dir, text, sizeof text), 1);
+    assert_non_null(strstr(text, ", killed: its ranks are on their way out"));
     OK(cairn_lock_take(&mine, l.dir, err));
     assert_true(cairn_now_s() - t0 > 0.9);
     cairn_lock_drop(mine);
