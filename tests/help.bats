@@ -220,3 +220,22 @@ setup() {
     is 0 "$cairn" doctor
     says "cairn-nothing.so was not built"
 }
+
+@test "a stage says in one sentence what a value of its command line should be" {
+    local stage words
+    for stage in rollout score train sync check; do
+        for words in "--step x" "--step -1" "--step 1000000000" "--shard 9/2" "--shard x" "--shard -1/2" "--threads x" "--threads -1"; do
+            is 64 "$build/bin/cairn-$stage" x $words
+            says "cairn-$stage: $words: expected "
+            [ "${#lines[@]}" = 1 ] || { echo "$output"; return 1; }
+        done
+        is 64 "$build/bin/cairn-$stage" x y --step 1
+        says "cairn-$stage: y: one RUN at a time"
+        [ "${#lines[@]}" = 1 ] || { echo "$output"; return 1; }
+        is 64 "$build/bin/cairn-$stage" x --no-such-option
+        says "unrecognized option '--no-such-option'"
+        [ "$(grep -c -e --help <<<"$output")" = 1 ] || { echo "$output"; return 1; }
+    done
+    is 64 "$build/bin/cairn-score" x --step
+    says "requires an argument"
+}

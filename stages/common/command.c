@@ -2,6 +2,7 @@
 #include "stages/common/stage_impl.h"
 
 #include <argp.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@ struct args {
     const char *run, *eval;
     int64_t step, threads, task, tasks;
     int quiet, done, resident;
+    struct cairn_error *err; /* what is wrong with a word; empty where argp told it */
 };
 
 static const struct argp_option options[] = {
@@ -33,7 +35,10 @@ static const struct argp_option options[] = {
     {0},
 };
 
-#define TASKS_MAX 65536
+#define TASKS_MAX   65536
+#define THREADS_MAX 65536
+#define DIGITS(x)   #x
+#define STRING(x)   DIGITS(x)
 
 /* "i/n" */
 static int shard_parse(const char *arg, struct args *a)
@@ -48,20 +53,30 @@ static int shard_parse(const char *arg, struct args *a)
            a->tasks <= TASKS_MAX;
 }
 
+static error_t bad_value(const struct args *a, const char *name, const char *arg, const char *expected)
+{
+    cairn_fail(a->err, CAIRN_EUSAGE, "--%s %s: expected %s (try --help)", name, arg, expected);
+    return EINVAL; /* argp says nothing of its own then */
+}
+
 static error_t option(int key, char *arg, struct argp_state *state)
 {
     struct args *a = state->input;
 
     switch (key) {
     case 's':
-        return cairn_parse_i64(arg, &a->step) && a->step >= 0 && a->step <= 999999999 ? 0 : ARGP_ERR_UNKNOWN;
+        if (cairn_parse_i64(arg, &a->step) && a->step >= 0 && a->step <= 999999999)
+            return 0;
+        return bad_value(a, "step", arg, "a step, 0 or more, 999999999 at most");
     case 'e':
         a->eval = arg;
         return 0;
     case 't':
-        return cairn_parse_i64(arg, &a->threads) && a->threads >= 0 && a->threads <= 65536 ? 0 : ARGP_ERR_UNKNOWN;
+        if (cairn_parse_i64(arg, &a->threads) && a->threads >= 0 && a->threads <= THREADS_MAX)
+            return 0;
+        return bad_value(a, "threads", arg, "a number of threads, 0 (the recipe's) to " STRING(THREADS_MAX));
     case 'i':
-        return shard_parse(arg, a) ? 0 : ARGP_ERR_UNKNOWN;
+        return shard_parse(arg, a) ? 0 : bad_value(a, "shard", arg, "i/n, i from 0 to n - 1, n at most " STRING(TASKS_MAX));
     case 'q':
         a->quiet = 1;
         return 0;
@@ -74,8 +89,10 @@ static error_t option(int key, char *arg, struct argp_state *state)
         state->next = state->argc;
         return 0;
     case ARGP_KEY_ARG:
-        if (a->run)
-            return ARGP_ERR_UNKNOWN;
+        if (a->run) {
+            cairn_fail(a->err, CAIRN_EUSAGE, "%s: one RUN at a time, and %s is one already (try --help)", arg, a->run);
+            return EINVAL;
+        }
         a->run = arg;
         return 0;
     }
@@ -88,8 +105,9 @@ static enum cairn_status args_parse(struct args *a, int argc, char **argv, const
     const struct argp argp = {options, option, "RUN --step N", def->doc, NULL, NULL, NULL};
 
     a->step = -1;
+    a->err = err;
     if (argp_parse(&argp, argc, argv, ARGP_NO_EXIT | ARGP_NO_HELP, NULL, a))
-        return cairn_fail(err, CAIRN_EUSAGE, "the command line is wrong (try --help)");
+        return CAIRN_EUSAGE;
     if (a->done)
         return CAIRN_OK;
     if (a->resident && (a->step >= 0 || a->eval || a->tasks))
@@ -194,7 +212,7 @@ int cairn_stage_main(int argc, char **argv, const struct cairn_stage_def *def)
     st = ctx.resident ? cairn_resident(&ctx, def, st, &mute, &err) : cairn_stage_link(&ctx, def, st, &err);
     mute |= st != CAIRN_OK && ctx.world->rank != 0;
 out:
-    if (st != CAIRN_OK && !mute) /* before the world closes: a launcher may end those who come later */
+    if (st != CAIRN_OK && !mute && err.text[0]) /* before the world closes: a launcher may end those who come later */
         fprintf(stderr, "%s: %s\n", program, err.text);
     cairn_stage_link_end(&ctx);
     cairn_grader_process_stop(ctx.graders);
