@@ -239,3 +239,24 @@ setup() {
     is 64 "$build/bin/cairn-score" x --step
     says "requires an argument"
 }
+
+@test "a run is no place for an export or an import, and an export says which policy it is" {
+    local hf=tests/fixtures/models/glm52-tiny run=$BATS_TEST_TMPDIR/run out
+    is 0 "$cairn" init "$micro" --run "$run" warm_start=null
+    find "$run" | sort >"$BATS_TEST_TMPDIR/before"
+    ln -s run "$BATS_TEST_TMPDIR/link"
+    for out in run run/ link run/policy/000009 run/base run/step run/files/hf link/log/a/b; do
+        is 64 "$cairn" export "$run" --out "$BATS_TEST_TMPDIR/$out"
+        says "cairn export: --out $BATS_TEST_TMPDIR/$out " " run" "name a directory of its own"
+        is 64 "$cairn" import "$hf" --out "$BATS_TEST_TMPDIR/$out"
+        says "cairn import: --out $BATS_TEST_TMPDIR/$out " " run" "name a directory of its own"
+    done
+    (cd "$run" && is 64 "$cairn" export . --out . && is 64 "$cairn" export . --out step/hf)
+    find "$run" | sort | diff "$BATS_TEST_TMPDIR/before" -
+    for out in hf run/export/000000; do # also one beside what cairn keeps in the run
+        is 0 "$cairn" export "$run" --out "$BATS_TEST_TMPDIR/$out"
+        says "$BATS_TEST_TMPDIR/$out: $run/policy/000000, "
+    done
+    is 0 "$cairn" export "$run" --out "$BATS_TEST_TMPDIR/hf" --merged --json
+    says "\"from\":\"$run/policy/000000\""
+}

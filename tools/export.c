@@ -1,7 +1,8 @@
 /* export.c - `cairn export DIR --out HF_DIR`: a base, a policy or a run's newest policy, as HuggingFace or PEFT have it.
  *
  * The adapter if there is one; --merged: whole weights (W + gamma B A where there is an adapter, bit for bit where not). What the base
- * lets pass through goes along. The output directory may exist; files of the same names are replaced, the index or single file last.
+ * lets pass through goes along. The output directory may exist, as long as no run has it; files of the same names are replaced, the index or
+ * single file last, and the last line says which policy they are.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -20,6 +21,7 @@
 #include "model/policy.h"
 #include "stages/common/run.h"
 #include "tools/cli.h"
+#include "tools/out.h"
 #include "tools/verbs.h"
 
 enum { OPT_OUT = 256, OPT_BASE, OPT_ADAPTER, OPT_MERGED, OPT_STEP, OPT_LAYOUT, OPT_FILE, OPT_TRAINED };
@@ -197,11 +199,11 @@ static enum cairn_status export_adapter(const struct args *a, struct parts *p, s
 
     TRY(cairn_peft_save(a->out, &p->adapter, &p->table, &p->config, cairn_peft_fetch_reader, &from, &o, err));
     if (a->json)
-        TRY(cairn_cli_json(json_pack("{s:s, s:s, s:i, s:I}", "out", a->out, "kind", "adapter", "adapted_layers", p->adapter.loras, "elements",
+        TRY(cairn_cli_json(json_pack("{s:s, s:s, s:s, s:i, s:I}", "out", a->out, "from", cairn_reader_path(p->r), "kind", "adapter", "adapted_layers", p->adapter.loras, "elements",
                                      (json_int_t)p->adapter.table.elements), err));
     else
-        printf("%s: LoRA on %d layers, %lld elements, %s\n", a->out, p->adapter.loras, (long long)p->adapter.table.elements,
-               cairn_dtype_name(o.dtype));
+        printf("%s: %s, LoRA on %d layers, %lld elements, %s\n", a->out, cairn_reader_path(p->r), p->adapter.loras,
+               (long long)p->adapter.table.elements, cairn_dtype_name(o.dtype));
     TRY(cairn_cli_flush(err));
 out:
     return st;
@@ -217,12 +219,12 @@ static enum cairn_status export_merged(const struct args *a, struct parts *p, st
 
     TRY(cairn_hf_save(a->out, &p->config, &p->table, &o, &saved, err));
     if (a->json)
-        TRY(cairn_cli_json(json_pack("{s:s, s:s, s:I, s:I, s:I, s:I}", "out", a->out, "kind", "checkpoint", "tensors", (json_int_t)saved.tensors,
+        TRY(cairn_cli_json(json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I}", "out", a->out, "from", cairn_reader_path(p->r), "kind", "checkpoint", "tensors", (json_int_t)saved.tensors,
                                      "bytes", (json_int_t)saved.bytes, "merged", (json_int_t)saved.merged, "passed_through",
                                      (json_int_t)saved.passed), err));
     else
-        printf("%s: %lld tensors, %lld bytes (%lld merged, %lld passed through)\n", a->out, (long long)saved.tensors, (long long)saved.bytes,
-               (long long)saved.merged, (long long)saved.passed);
+        printf("%s: %s, %lld tensors, %lld bytes (%lld merged, %lld passed through)\n", a->out, cairn_reader_path(p->r),
+               (long long)saved.tensors, (long long)saved.bytes, (long long)saved.merged, (long long)saved.passed);
     TRY(cairn_cli_flush(err));
 out:
     return st;
@@ -246,6 +248,7 @@ int cairn_verb_export(int argc, char **argv)
     cairn_signals_install();
     if (a.json)
         cairn_log_quiet(1);
+    TRY(cairn_out_check(a.out, &err));
     if (cairn_run_there(a.dir)) {
         TRY(policy_of_run(&a, &path, &err));
         snprintf(pin, sizeof(pin), "export-%ld", (long)getpid());

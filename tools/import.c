@@ -17,6 +17,7 @@
 #include "model/policy.h"
 #include "text/tokenizer.h"
 #include "tools/cli.h"
+#include "tools/out.h"
 #include "tools/verbs.h"
 
 enum { OPT_OUT = 256, OPT_BASE, OPT_DRY, OPT_SELF, OPT_SHARD };
@@ -208,6 +209,8 @@ int cairn_verb_import(int argc, char **argv)
     cairn_signals_install();
     if (a.json)
         cairn_log_quiet(1);
+    if (a.out)
+        TRY(cairn_out_check(a.out, &err));
     adapter = cairn_path_join(a.dir, "adapter_config.json");
     config = cairn_path_join(a.dir, "config.json");
     if (!adapter || !config)
