@@ -320,6 +320,32 @@ LINES
     says "prompt=nobody"
 }
 
+@test "a step whose rollouts are not there: --train refuses, --score and --export say what they leave out" {
+    dir=$BATS_TEST_TMPDIR/run
+    cp -r "$BATS_FILE_TMPDIR/whole" "$dir"
+    "$cairn" run "$dir/recipe.yaml" --run "$dir" --quiet run.steps=3
+    for hole in 2 3; do
+        mv "$dir/step/00000$hole/rollout" "$BATS_TEST_TMPDIR/rollout"
+        is 69 "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/new" --quiet
+        says "step/00000$hole/rollout is not there" "cairn run $dir/recipe.yaml --run $dir;" "--only step=1$([ $hole = 3 ] && echo -2 || echo ,3)"
+        [ ! -e "$BATS_TEST_TMPDIR/new" ]
+        is 69 "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/new" --quiet --only step=1,$hole
+        is 0 "$cairn" replay "$dir" --score "$micro" --name "at$hole"
+        says "$dir: the rollouts of step $hole are not there and are left out"
+        is 0 "$cairn" replay "$dir" --export "$BATS_TEST_TMPDIR/out$hole.jsonl"
+        says "the rollouts of step $hole are not there and are left out"
+        mv "$BATS_TEST_TMPDIR/rollout" "$dir/step/00000$hole/rollout"
+    done
+    rm -r "$dir/step/000003"
+    is 69 "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/new" --quiet
+    says "step/000003/rollout is not there"
+    # left out deliberately, either way
+    is 0 "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/new" --quiet --only step=1-2
+    is 0 "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/newer" --quiet run.steps=2
+    is 0 "$cairn" replay "$dir" --export "$BATS_TEST_TMPDIR/out.jsonl" --only step=1-2
+    [[ $output != *"left out"* ]]
+}
+
 @test "--train and --from: a back-end that is not here leaves no frozen run" {
     export CAIRN_CUDA_OBJECT=cairn-nothing.so
     is 72 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --train --run "$BATS_TEST_TMPDIR/a/b/run" --quiet kernels.backend=cuda

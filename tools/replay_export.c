@@ -210,11 +210,10 @@ enum cairn_status cairn_replay_export(const struct cairn_replay_opts *o, struct 
     TRY(cairn_run_open(&j.run, o->recipe.recipe, err));
     TRY(cairn_run_outside(j.run, "model.tokenizer", &tokenizer, err));
     TRY(cairn_tokenizer_load_decoder(&j.tokenizer, tokenizer, err));
-    TRY(cairn_stored_links(j.run, &o->only, &link, &n, err));
+    TRY(cairn_stored_links(j.run, &o->only, 0, &link, &n, err)); /* evaluations are no training data, unless they are asked for */
     TRY(out_open(&j, err));
     for (int i = 0; i < n; i++)
-        if (!link[i].eval || o->only.evals) /* evaluations are no training data, unless they are asked for */
-            TRY(link_export(&j, &link[i], err));
+        TRY(link_export(&j, &link[i], err));
     TRY(out_close(&j, err));
     if (!j.temporary) /* its lines are the result */
         goto out;

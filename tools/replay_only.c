@@ -177,6 +177,17 @@ int cairn_only_takes(const struct cairn_only *o, const struct cairn_rollouts *r,
            (!o->verdict || (o->verdict & verdict));
 }
 
+void cairn_only_numbers_put(const int64_t *number, int64_t n, struct cairn_str *out)
+{
+    for (int64_t i = 0, last; i < n; i = last + 1) {
+        for (last = i; last + 1 < n && number[last + 1] == number[last] + 1; last++)
+            ;
+        cairn_str_printf(out, "%s%lld", i ? "," : "", (long long)number[i]);
+        if (last > i)
+            cairn_str_printf(out, "-%lld", (long long)number[last]);
+    }
+}
+
 int cairn_only_all(const struct cairn_only *o)
 {
     return !o->sample.n && !o->prompts && !o->finish && !o->verdict;

@@ -40,6 +40,8 @@ void cairn_only_free(struct cairn_only *o);
 int cairn_only_link(const struct cairn_only *o, const struct cairn_link *l); /* a rollout link: is it meant? */
 /* Rollout i of a step: is it? id: of its prompt, or NULL. s: the run's scores of these rollouts, or NULL: then no verdict fits. */
 int cairn_only_takes(const struct cairn_only *o, const struct cairn_rollouts *r, int64_t i, const char *id, const struct cairn_scores_table *s);
+/* Appends numbers (n), ascending, as --only takes them: "1-5,8". */
+void cairn_only_numbers_put(const int64_t *number, int64_t n, struct cairn_str *out);
 int cairn_only_all(const struct cairn_only *o); /* 1: every rollout of a link that is meant */
 
 #endif

@@ -445,7 +445,7 @@ enum cairn_status cairn_replay_regenerate(const struct cairn_replay_opts *o, str
 
     TRY(cairn_run_open(&j.run, o->recipe.recipe, err));
     TRY(cairn_run_outside(j.run, "model.tokenizer", &j.tokenizer, err));
-    TRY(cairn_stored_links(j.run, &o->only, &link, &n, err));
+    TRY(cairn_stored_links(j.run, &o->only, 1, &link, &n, err));
     TRY(cairn_setup_compute(&j.k, j.run, 0, 0, err));
     for (int i = 0; i < n; i++)
         TRY(link_regenerate(&j, &link[i], err));

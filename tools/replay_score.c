@@ -296,7 +296,7 @@ enum cairn_status cairn_replay_score(const struct cairn_replay_opts *o, struct c
     int n = 0;
 
     TRY(job_open(&j, err));
-    TRY(cairn_stored_links(j.run, &o->only, &link, &n, err));
+    TRY(cairn_stored_links(j.run, &o->only, 1, &link, &n, err));
     TRY(cairn_replay_scores_open(&j.scores, j.run, j.name, j.hash, link, n, SPAN_S, err));
     for (int i = 0; i < n; i++) {
         TRY(cairn_stage_stopping(err));

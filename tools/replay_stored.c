@@ -8,22 +8,48 @@
 #include "ckpt/attempt.h"
 #include "ckpt/retention.h"
 
-enum cairn_status cairn_stored_links(const struct cairn_run *run, const struct cairn_only *only, struct cairn_link **link, int *n,
+/* One line of what is meant, belongs to the run and is not there: the steps (n), and how many evaluations. */
+static void missing_tell(const struct cairn_run *run, const int64_t *step, int64_t n, int evals)
+{
+    struct cairn_str s = {0};
+
+    if (n) {
+        cairn_str_puts(&s, n > 1 ? "steps " : "step ");
+        cairn_only_numbers_put(step, n, &s);
+    }
+    if (evals)
+        cairn_str_printf(&s, "%s%d evaluation%s", n ? " and of " : "", evals, evals > 1 ? "s" : "");
+    if (s.len)
+        cairn_warn("%s: the rollouts of %s are not there and are left out", run->dir, cairn_str_z(&s));
+    cairn_str_free(&s);
+}
+
+enum cairn_status cairn_stored_links(const struct cairn_run *run, const struct cairn_only *only, int sets, struct cairn_link **link, int *n,
                                      struct cairn_error *err)
 {
     const struct cairn_reach reach = cairn_run_reach(run);
     enum cairn_status st = CAIRN_OK;
     struct cairn_link *chain = NULL;
-    int links = 0, found = 0;
+    int64_t *missing = NULL, steps = 0;
+    int links = 0, found = 0, evals = 0;
 
     TRY(cairn_run_chain(run, &chain, &links, err));
+    missing = calloc((size_t)links + 1, sizeof *missing);
+    if (!missing)
+        TRY(CAIRN_NOMEM(err));
     for (int i = 0; i < links; i++) {
         char *dir;
         int collected;
 
-        if (chain[i].stage != CAIRN_STAGE_ROLLOUT || !cairn_only_link(only, &chain[i]) || cairn_link_beyond(&reach, &chain[i]) ||
-            !cairn_link_done(run, &chain[i]))
+        if (chain[i].stage != CAIRN_STAGE_ROLLOUT || !cairn_only_link(only, &chain[i]) || (chain[i].eval && !sets && !only->evals))
             continue;
+        if (cairn_link_beyond(&reach, &chain[i]) || !cairn_link_done(run, &chain[i])) {
+            if (chain[i].eval)
+                evals++;
+            else
+                missing[steps++] = chain[i].step;
+            continue;
+        }
         dir = cairn_link_path(run, &chain[i]);
         collected = dir && cairn_artefact_collected(dir);
         if (collected)
@@ -34,10 +60,12 @@ enum cairn_status cairn_stored_links(const struct cairn_run *run, const struct c
     }
     if (!found)
         TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s: no stored rollouts%s", run->dir, only->step.n || only->evals ? " of these steps and sets" : ""));
+    missing_tell(run, missing, steps, evals);
     *link = chain;
     *n = found;
     chain = NULL;
 out:
+    free(missing);
     free(chain);
     return st;
 }

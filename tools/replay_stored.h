@@ -1,6 +1,6 @@
 /* replay_stored.h - the rollouts that a run has stored, one link at a time, with what belongs to them: prompts, gold answers, scores.
  *
- * Everything is read through its digests: a damaged file is CAIRN_EDATA by name. What was collected is left out, and said to be.
+ * Everything is read through its digests: a damaged file is CAIRN_EDATA by name. What was collected or is not there is left out, and said to be.
  */
 #ifndef CAIRN_TOOLS_REPLAY_STORED_H
 #define CAIRN_TOOLS_REPLAY_STORED_H
@@ -12,8 +12,9 @@
 #include "stages/common/scores.h"
 #include "tools/replay_only.h"
 
-/* Links of stored rollouts that `only` means, in the order of the chain: *link malloc'ed, names borrowed from the recipe. CAIRN_ENOINPUT: none. */
-enum cairn_status cairn_stored_links(const struct cairn_run *run, const struct cairn_only *only, struct cairn_link **link, int *n,
+/* Links of stored rollouts that `only` means, in the order of the chain: *link malloc'ed, names borrowed from the recipe. sets 1: evaluations too
+ * where `only` names no set. A warning names what is meant and not there. CAIRN_ENOINPUT: none is. */
+enum cairn_status cairn_stored_links(const struct cairn_run *run, const struct cairn_only *only, int sets, struct cairn_link **link, int *n,
                                      struct cairn_error *err);
 
 /* Prompt files stay open between links of one set: a step has few rollouts against the rows of its prompt files. Zero: nothing yet. */

@@ -161,27 +161,71 @@ out:
     return st;
 }
 
-/* Steps whose rollouts are there and meant; of those from 1 on without a gap. */
-static enum cairn_status sources_find(const struct cairn_run *old, const struct cairn_only *only, struct cairn_replay_sources *s,
+/* The last step that the run should have rollouts of: what its recipe asks for, or what it was once asked for and began. */
+static int64_t last_step(const struct cairn_run *old, const struct cairn_reach *reach)
+{
+    int64_t steps = cairn_recipe_i64(old->recipe, "run.steps");
+
+    return reach->step < INT64_MAX && reach->step > steps ? reach->step : steps;
+}
+
+/* 1: the command line says itself how many steps there are to be, so those behind them are left out deliberately. */
+static int steps_said(const struct cairn_recipe_args *said)
+{
+    for (int i = 0; i < said->overrides; i++)
+        if (cairn_starts_with(said->override[i], "run.steps="))
+            return 1;
+    return 0;
+}
+
+/* Step `missing` has no rollouts: what makes them, and what goes without them. A chain with a hole in it is another chain. */
+static enum cairn_status missing_fail(const struct cairn_run *old, int64_t missing, const struct cairn_replay_sources *s, struct cairn_error *err)
+{
+    const struct cairn_link l = {missing, CAIRN_STAGE_ROLLOUT, NULL};
+    char *name = cairn_link_relative(&l);
+    struct cairn_str there = {0};
+    enum cairn_status st;
+
+    cairn_only_numbers_put(s->step, s->n, &there);
+    st = name ? cairn_fail(err, CAIRN_ENOINPUT,
+                           "%s is not there, so step %lld cannot be trained again; to make it: cairn run %s/recipe.yaml --run %s; to leave it out: "
+                           "--only step=%.100s",
+                           name, (long long)missing, old->dir, old->dir, cairn_str_z(&there))
+              : CAIRN_NOMEM(err);
+    cairn_str_free(&there);
+    free(name);
+    return st;
+}
+
+/* Steps that are meant and whose rollouts are there. CAIRN_ENOINPUT: of one of them they are missing. */
+static enum cairn_status sources_find(const struct cairn_run *old, const struct cairn_replay_opts *o, struct cairn_replay_sources *s,
                                       struct cairn_error *err)
 {
+    const struct cairn_reach reach = cairn_run_reach(old);
+    const int64_t last = last_step(old, &reach);
+    const struct cairn_only *only = &o->only;
     enum cairn_status st = CAIRN_OK;
+    int64_t missing = 0, stored = 0;
     char *dir = NULL;
-    int64_t steps;
 
-    for (steps = 0;; steps++) {
-        const struct cairn_link l = {steps + 1, CAIRN_STAGE_ROLLOUT, NULL};
+    for (int64_t step = 1; step <= last; step++) {
+        const struct cairn_link l = {step, CAIRN_STAGE_ROLLOUT, NULL};
         int64_t *p;
         int meant;
 
+        if (!cairn_only_link(only, &l))
+            continue;
         free(dir);
         dir = cairn_link_path(old, &l);
         if (!dir)
             TRY(CAIRN_NOMEM(err));
-        if (!cairn_artefact_committed(dir))
-            break;
-        if (!cairn_only_link(only, &l))
+        if (cairn_link_beyond(&reach, &l) || !cairn_artefact_committed(dir)) {
+            missing = missing ? missing : step;
+            if (steps_said(&o->recipe))
+                break;
             continue;
+        }
+        stored++;
         if (cairn_artefact_collected(dir))
             TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s was collected; its rollouts cannot be trained from again", dir));
         TRY(step_meant(old, &l, only, &meant, err));
@@ -194,7 +238,10 @@ static enum cairn_status sources_find(const struct cairn_run *old, const struct 
         p[s->n++] = l.step;
     }
     if (!s->n)
-        TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s: no stored rollouts%s%s", old->dir, steps ? " that fit --only" : "", cairn_str_z(&only->text)));
+        TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s: no stored rollouts%s%s", old->dir, stored || only->step.n ? " that fit --only" : "",
+                       cairn_str_z(&only->text)));
+    if (missing && !steps_said(&o->recipe))
+        TRY(missing_fail(old, missing, s, err));
 out:
     free(dir);
     return st;
@@ -262,7 +309,7 @@ enum cairn_status cairn_replay_train(const struct cairn_replay_opts *o, struct c
     there = realpath(o->recipe.run, NULL);
     if (there && !strcmp(there, old->dir))
         TRY(cairn_fail(err, CAIRN_EUSAGE, "--run %s is the run whose rollouts are to be used; name a new one", o->recipe.run));
-    TRY(sources_find(old, &o->only, &from, err));
+    TRY(sources_find(old, o, &from, err));
     TRY(cairn_replay_along_make(&along, &recipe, old, o, &from, err));
     TRY(recorded_check(old, &along, &from, err));
     TRY(cairn_place_take(&place, o->recipe.run, 1, err));
