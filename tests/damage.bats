@@ -235,6 +235,35 @@ hf() { # DIR: a HuggingFace directory to spoil
     done
 }
 
+@test "a damaged run.json: every verb says that nothing makes it again, and what was trained can still leave" {
+    copy
+    sed -i s/uuid/uuix/ "$dir/run.json"
+    for verb in verify "verify --repair" status digest "run $dir/recipe.yaml --run"; do
+        # shellcheck disable=SC2086
+        is 65 "$cairn" $verb "$dir"
+        says "run.json: damaged: " "nothing can make it again: put back a copy of it" "cairn export RUN/policy/NNNNNN --out HF_DIR"
+    done
+    is 0 "$cairn" export "$dir/policy/000001" --out "$BATS_TEST_TMPDIR/hf"
+    cp "$BATS_FILE_TMPDIR/whole/run.json" "$dir/"
+    is 0 "$cairn" verify "$dir"
+}
+
+@test "an unknown key in a run's recipe: every verb says whose recipe it is" {
+    copy
+    sed -i 's/^  seed:/  sead:/' "$dir/recipe.yaml"
+    is 65 "$cairn" verify "$dir"
+    says "unknown key \"run.sead\"" "this is the recipe that the run was made with: put back what was changed by hand"
+    for verb in status digest "run $dir/recipe.yaml --run" "init $dir/recipe.yaml --run"; do
+        # shellcheck disable=SC2086
+        is 78 "$cairn" $verb "$dir"
+        says "unknown key \"run.sead\"" "this is the recipe that the run was made with: put back what was changed by hand" "cairn amend RUN "
+    done
+    cp "$dir/recipe.yaml" "$BATS_TEST_TMPDIR/mine.yaml"
+    is 78 "$cairn" init "$BATS_TEST_TMPDIR/mine.yaml" --run "$BATS_TEST_TMPDIR/none"
+    says 'unknown key "run.sead"'
+    [[ $output != *"made with"* ]]
+}
+
 # ---- HuggingFace
 
 @test "a truncated safetensors file, a header that promises 2^62 bytes: 65" {

@@ -67,7 +67,8 @@ int cairn_verb_init(int argc, char **argv)
     if (!a.recipe.recipe || (!a.recipe.run && !a.print))
         return cairn_cli_usage("init", "%s", a.recipe.recipe ? "--run DIR is missing" : "RECIPE is missing");
     cairn_signals_install();
-    TRY(cairn_recipe_load(&recipe, a.recipe.recipe, a.recipe.overrides, a.recipe.override, &err));
+    st = cairn_recipe_load(&recipe, a.recipe.recipe, a.recipe.overrides, a.recipe.override, &err);
+    TRY(cairn_run_recipe_wrong(a.recipe.recipe, st, &err));
     if (a.print) {
         TRY(print_resolved(recipe, a.json, &err));
     } else {

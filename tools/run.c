@@ -233,7 +233,8 @@ int cairn_verb_run(int argc, char **argv)
         return cairn_cli_usage("run", "%s", a.recipe.recipe ? "--run DIR is missing" : "RECIPE is missing");
     cairn_signals_install();
     cairn_log_quiet(a.quiet || a.json);
-    TRY(cairn_recipe_load(&recipe, a.recipe.recipe, a.recipe.overrides, a.recipe.override, &err));
+    st = cairn_recipe_load(&recipe, a.recipe.recipe, a.recipe.overrides, a.recipe.override, &err);
+    TRY(cairn_run_recipe_wrong(a.recipe.recipe, st, &err));
     TRY(cairn_place_take(&place, a.recipe.run, 1, &err));
     TRY(cairn_fit_new(a.recipe.run, recipe, &err));
     TRY(cairn_run_init(&run, a.recipe.run, recipe, &err));

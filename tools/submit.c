@@ -85,7 +85,7 @@ static enum cairn_status run_make(const struct args *a, struct cairn_run **run, 
     file = from_run ? cairn_path_join(dir, "recipe.yaml") : strdup(a->recipe.recipe);
     if (!file)
         TRY(CAIRN_NOMEM(err));
-    TRY(cairn_recipe_load(&recipe, file, a->recipe.overrides, a->recipe.override, err));
+    TRY(cairn_run_recipe_wrong(file, cairn_recipe_load(&recipe, file, a->recipe.overrides, a->recipe.override, err), err));
     if (!a->dry && !is_begun(dir))
         TRY(cairn_fit_build(recipe, err));
     TRY(cairn_place_take(&place, dir, 100, err)); /* another submit is through in a moment; a cairn run is not */

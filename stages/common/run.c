@@ -64,6 +64,29 @@ static enum cairn_status run_create(struct cairn_run **out, const char *dir, str
     return CAIRN_OK;
 }
 
+/* Says behind the sentence what to do. */
+static void advise(struct cairn_error *err, const char *what)
+{
+    struct cairn_error why;
+
+    if (!err)
+        return;
+    why = *err;
+    cairn_fail(err, why.code, "%.280s; %s", why.text, what);
+}
+
+enum cairn_status cairn_run_recipe_wrong(const char *path, enum cairn_status st, struct cairn_error *err)
+{
+    char *dir = cairn_path_dirname(path);
+    size_t n = strlen(path);
+
+    if (dir && err && st != CAIRN_OK && !strncmp(err->text, path, n) && err->text[n] == ':' && cairn_run_there(dir))
+        advise(err, "this is the recipe that the run was made with: put back what was changed by hand; to change a key from a step on: "
+                    "cairn amend RUN key=value --from-step N");
+    free(dir);
+    return st;
+}
+
 static enum cairn_status info_load(struct cairn_run *r, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
@@ -82,6 +105,9 @@ static enum cairn_status info_load(struct cairn_run *r, struct cairn_error *err)
         TRY(cairn_fail(err, CAIRN_EDATA, "%s: key \"uuid\": expected 32 hex digits", path));
     memcpy(r->uuid, uuid, 33);
 out:
+    if (st == CAIRN_EDATA)
+        advise(err, "nothing can make it again: put back a copy of it; without one, what was trained can leave the run for a new one: "
+                    "cairn export RUN/policy/NNNNNN --out HF_DIR");
     free(path);
     free(text);
     return st;
@@ -99,7 +125,7 @@ static enum cairn_status recipe_load(struct cairn_run *r, struct cairn_error *er
     if (!cairn_path_exists(path))
         TRY(cairn_fail(err, CAIRN_EDATA, "%s is missing; put back the recipe that the run was made with (science and layout keys of hash %s)", path,
                        hex ? hex : "unknown"));
-    TRY(cairn_recipe_from_resolved(&r->frozen, path, err));
+    TRY(cairn_run_recipe_wrong(path, cairn_recipe_from_resolved(&r->frozen, path, err), err));
     r->recipe = r->frozen;
     TRY(cairn_recipe_hash(r->frozen, &r->frozen_hash, err));
     r->hash = r->frozen_hash;

@@ -47,6 +47,8 @@ enum cairn_status cairn_run_open(struct cairn_run **out, const char *dir, struct
 /* By run.json alone, for who looks at a run whose other files are damaged: no recipe, no amendments, no hash; cairn_run_outside works. */
 enum cairn_status cairn_run_open_bare(struct cairn_run **out, const char *dir, struct cairn_error *err);
 void cairn_run_close(struct cairn_run *r);
+/* Returns st, of reading the recipe at `path`. Where that file is wrong and is a run's own, err says so, and what to do. */
+enum cairn_status cairn_run_recipe_wrong(const char *path, enum cairn_status st, struct cairn_error *err);
 
 /* Makes DIR a run (takes recipe over on success): resolves outside files (prompts, tokenizer, eval sets, base) by size and digest, copies small ones below
  * RUN/files, writes recipe.yaml and run.json durably (run.json last), links or makes RUN/base, and policy 0 when there is no
