@@ -22,8 +22,22 @@ setup_file() {
 }
 
 @test "--train with other settings: refused as stale, or trained on with a correction" {
-    is 65 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --train --run "$BATS_TEST_TMPDIR/a" --quiet train.learning_rate=0.01 train.updates_per_step=3
-    says "train.on_policy"
+    whole=$BATS_FILE_TMPDIR/whole
+    is 78 "$cairn" replay "$whole" --train --run "$BATS_TEST_TMPDIR/a" --quiet train.learning_rate=0.01 train.updates_per_step=3
+    says "with another train." "than $whole had, the rollouts of step 2 on are another policy's" \
+        "; add train.on_policy=correct train.correction=tis"
+    is 78 "$cairn" replay "$whole" --train --run "$BATS_TEST_TMPDIR/a" --quiet train.learning_rate=0.01 train.correction=icepop
+    says "; add train.on_policy=correct"
+    [[ $output != *"train.correction=tis"* ]]
+    is 78 "$cairn" replay "$whole" --train --run "$BATS_TEST_TMPDIR/a" --quiet sync.dtype=f32
+    says "with another sync.dtype"
+    [ ! -e "$BATS_TEST_TMPDIR/a" ]
+    # What makes the same policies, and what is trained no further.
+    is 0 "$cairn" replay "$whole" --train --run "$BATS_TEST_TMPDIR/same" --quiet train.learning_rate=1.0e-3 train.skip_nonfinite=true
+    is 0 "$cairn" replay "$whole" --train --run "$BATS_TEST_TMPDIR/one" --quiet train.learning_rate=0.01 run.steps=1
+    # What cannot be told beforehand the trainer finds: what a slice comes to.
+    is 65 "$cairn" replay "$whole" --train --run "$BATS_TEST_TMPDIR/late" --quiet --only sample=0-1
+    says "step/000002/rollout was sampled from policy" "train.on_policy=correct train.correction=tis"
     is 0 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --train --run "$BATS_TEST_TMPDIR/b" --quiet train.learning_rate=0.01 \
         train.updates_per_step=3 train.on_policy=correct train.correction=tis
     ! diff -q <("$cairn" digest "$BATS_FILE_TMPDIR/whole") <("$cairn" digest "$BATS_TEST_TMPDIR/b") || false

@@ -214,6 +214,116 @@ enum cairn_status cairn_replay_along_fit(const struct cairn_replay_along *a, str
     return st;
 }
 
+/* ---- other policies ----------------------------------------------------------------------------------------------------- */
+
+/* 1: another value of this key yields other policies from the same rollouts. Those that only say what is done with rollouts of another policy, or
+ * with a failed update, do not. */
+static int makes_policies(const char *key)
+{
+    static const char *const section[] = {"train.", "sync.", "model.", "warm_start."},
+                             *const besides[] = {"train.on_policy", "train.correction", "train.truncation", "train.skip_nonfinite"};
+    int in = 0;
+
+    for (size_t i = 0; i < sizeof section / sizeof *section; i++)
+        in |= cairn_starts_with(key, section[i]);
+    for (size_t i = 0; i < sizeof besides / sizeof *besides; i++)
+        in &= !cairn_starts_with(key, besides[i]);
+    return in;
+}
+
+/* 1: the command line speaks of `key`, of its section or of a key below it. */
+static int spoken_of(const struct cairn_recipe_args *said, const char *key)
+{
+    for (int i = 0; i < said->overrides; i++)
+        if (at_or_below(key, said->override[i]) || at_or_below(said->override[i], key))
+            return 1;
+    return 0;
+}
+
+/* The first key of the command line that makes the policy of NEW's step `step` another one than the old run's was. Caller frees; NULL: none. */
+static enum cairn_status changed_key(const struct cairn_replay_along *a, const struct cairn_replay_sources *from, int64_t step, char **out,
+                                     struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_recipe *view = NULL;
+    struct cairn_str diff = {0};
+
+    *out = NULL;
+    TRY(cairn_replay_along_view(a, step, &view, err));
+    cairn_recipe_diff(cairn_run_recipe(a->old, from->step[step - 1]), view, CAIRN_SCIENCE, &diff);
+    for (char *line = diff.oom ? NULL : diff.p, *end; line && *line && !*out; line = end) { /* "train.learning_rate: a -> b (science)\n" */
+        size_t key = strcspn(line, ":");
+        char *name = strndup(line, key);
+
+        end = line + strcspn(line, "\n");
+        end += *end == '\n';
+        if (!name)
+            TRY(CAIRN_NOMEM(err));
+        if (makes_policies(name) && spoken_of(&a->o->recipe, name))
+            *out = name;
+        else
+            free(name);
+    }
+    if (diff.oom)
+        TRY(CAIRN_NOMEM(err));
+out:
+    cairn_recipe_free(view);
+    cairn_str_free(&diff);
+    return st;
+}
+
+/* NEW trains another policy at `step`: the first rollouts behind it that are not of a policy of its own, are they taken? */
+static enum cairn_status behind_check(const struct cairn_replay_along *a, int64_t step, const char *key, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_recipe *view = NULL;
+    int64_t next;
+
+    TRY(cairn_replay_along_view(a, step, &view, err));
+    next = step + 1 + cairn_recipe_i64(view, "run.lag");
+    if (next > a->steps)
+        goto out;
+    cairn_recipe_free(view);
+    view = NULL;
+    TRY(cairn_replay_along_view(a, next, &view, err));
+    if (strcmp(cairn_recipe_str(view, "train.on_policy"), "require") || !strcmp(cairn_recipe_str(view, "train.loss"), "sft"))
+        goto out;
+    st = cairn_fail(err, CAIRN_ERECIPE,
+                    "with another %s than %s had, the rollouts of step %lld on are another policy's, which train.on_policy: require refuses; add "
+                    "train.on_policy=correct%s",
+                    key, a->old->dir, (long long)next,
+                    strcmp(cairn_recipe_str(view, "train.correction.kind"), "none") ? "" : " train.correction=tis");
+out:
+    cairn_recipe_free(view);
+    return st;
+}
+
+enum cairn_status cairn_replay_along_policies(const struct cairn_replay_along *a, const struct cairn_replay_sources *from, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int64_t first = 0;
+    char *key = NULL;
+
+    for (int i = -1; i < a->n && a->o->recipe.overrides; i++) { /* -1: what step 1 sees; between amendments nothing changes */
+        int64_t step = i < 0 ? 1 : a->amendment[i].from_step;
+        char *other = NULL;
+
+        if (step < 1 || step > a->steps || (first && step >= first))
+            continue;
+        TRY(changed_key(a, from, step, &other, err));
+        if (!other)
+            continue;
+        free(key);
+        key = other;
+        first = step;
+    }
+    if (key)
+        TRY(behind_check(a, first, key, err));
+out:
+    free(key);
+    return st;
+}
+
 /* ---- on the record ------------------------------------------------------------------------------------------------------ */
 
 static void words_put(const json_t *set, struct cairn_str *out)

@@ -312,6 +312,7 @@ enum cairn_status cairn_replay_train(const struct cairn_replay_opts *o, struct c
     TRY(sources_find(old, o, &from, err));
     TRY(cairn_replay_along_make(&along, &recipe, old, o, &from, err));
     TRY(recorded_check(old, &along, &from, err));
+    TRY(cairn_replay_along_policies(&along, &from, err));
     TRY(cairn_place_take(&place, o->recipe.run, 1, err));
     TRY(cairn_replay_along_fit(&along, err));
     TRY(cairn_run_init(&run, o->recipe.run, recipe, err));

@@ -211,7 +211,7 @@ static enum cairn_status origin_check(struct cairn_stage_ctx *ctx, struct cairn_
     if (!lagged && !strcmp(cairn_recipe_str(recipe, "train.on_policy"), "require"))
         TRY(cairn_fail(
             err, CAIRN_EDATA,
-            "%s was sampled from policy %.32s, the policy being trained is %s; train.on_policy: correct takes such rollouts",
+            "%s was sampled from policy %.32s, the policy being trained is %s; to take such rollouts: train.on_policy=correct train.correction=tis",
             cairn_reader_path(rollouts), from, hex));
 out:
     return st;
