@@ -183,6 +183,11 @@ LINES
     is 0 "$cairn" run "$new/recipe.yaml" --run "$new" --quiet
     [ "$("$cairn" digest "$new" | grep -c '^1 ')" = 6 ]
     is 0 "$cairn" verify --deep "$new"
+    # A call that was killed before it wrote the rollouts: the next one makes them of the run's own files.
+    "$cairn" digest "$new" | grep '^1 rollout' >"$BATS_TEST_TMPDIR/was"
+    rm -r "$new/step/000001/rollout"
+    is 0 "$cairn" replay "$micro" --from "$BATS_TEST_TMPDIR/r.jsonl" --run "$new" rollout.prompts=2 rollout.samples=2
+    "$cairn" digest "$new" | grep '^1 rollout' | diff "$BATS_TEST_TMPDIR/was" -
     # From a pipe the same run comes out.
     recorded | "$cairn" replay "$micro" --from /dev/stdin --run "$BATS_TEST_TMPDIR/piped" rollout.prompts=2 rollout.samples=2
     diff <("$cairn" digest "$new" | grep '^1 rollout') <("$cairn" digest "$BATS_TEST_TMPDIR/piped")
@@ -198,17 +203,29 @@ LINES
         shift
         rm -rf "$BATS_TEST_TMPDIR/bad"
         is 65 "$cairn" replay "$micro" --from "$BATS_TEST_TMPDIR/r.jsonl" --run "$BATS_TEST_TMPDIR/bad" rollout.prompts=2 rollout.samples=2
-        says ":3:" "$@"
+        says "$BATS_TEST_TMPDIR/r.jsonl:3: " "$@"
+        [ ! -e "$BATS_TEST_TMPDIR/bad" ] # nothing that stands in the way of the next call
     }
     check '{"prompt":"p","answer":"1"}' responses
-    says "$BATS_TEST_TMPDIR/r.jsonl:3"
     recorded >"$BATS_TEST_TMPDIR/r.jsonl" # mended: the same call goes on
     is 0 "$cairn" replay "$micro" --from "$BATS_TEST_TMPDIR/r.jsonl" --run "$BATS_TEST_TMPDIR/bad" rollout.prompts=2 rollout.samples=2
     check '{"prompt":"p","answer":"1","responses":[{"text":1}]}' "response 0" text
+    check '{"prompt":"p","answer":"1","responses":[{"ids":[5,6],"logprobs":[-1,1]}]}' logprobs
     check '{"prompt":"p","answer":"1","responses":[{"ids":[99999]}]}' vocabulary
     check '{"prompt":"p","answer":"1","responses":[{"ids":[5,6],"logprobs":[-1,-2]}]}' logprobs
     check '{"prompt":"p","answer":"1","responses":[{"text":"x","finish":"why"}]}' finish
     check '{"prompt":' ''
+    printf '%s\n' '{"prompt":"p","answer":"1","responses":[{"ids":[5,6],"logprobs":[-1,1]}]}' >"$BATS_TEST_TMPDIR/r.jsonl"
+    is 65 "$cairn" replay "$micro" --from "$BATS_TEST_TMPDIR/r.jsonl" --run "$BATS_TEST_TMPDIR/none"
+    says "$BATS_TEST_TMPDIR/r.jsonl:1: response 0: \"logprobs\": element 1 is no log-probability"
+    [ ! -e "$BATS_TEST_TMPDIR/none" ]
+    printf '%s\n' '{"prompt":"p","answer":"1","responses":[]}' >"$BATS_TEST_TMPDIR/r.jsonl"
+    rm -rf "$BATS_TEST_TMPDIR/bad"
+    is 65 "$cairn" replay "$micro" --from "$BATS_TEST_TMPDIR/r.jsonl" --run "$BATS_TEST_TMPDIR/bad"
+    says "$BATS_TEST_TMPDIR/r.jsonl: no response in it: "
+    [ ! -e "$BATS_TEST_TMPDIR/bad" ]
+    is 65 "$cairn" replay "$micro" --from <(cat "$BATS_TEST_TMPDIR/r.jsonl") --run "$BATS_TEST_TMPDIR/bad"
+    [ ! -e "$BATS_TEST_TMPDIR/bad" ]
 }
 
 @test "--from: the other system's ids and log-probabilities are kept to the bit" {

@@ -19,6 +19,7 @@
 #include "ckpt/attempt.h"
 #include "ckpt/retention.h"
 #include "model/policy.h"
+#include "stages/common/begin.h"
 #include "stages/common/place.h"
 #include "stages/common/rollouts.h"
 #include "stages/common/stage.h"
@@ -100,29 +101,6 @@ static enum cairn_status response_check(const json_t *v, const char *where, stru
     if (ids && (!json_is_array(ids) || !json_array_size(ids)))
         return cairn_fail(err, CAIRN_EDATA, "%s: \"ids\": expected a list of token ids", where);
     return CAIRN_OK;
-}
-
-/* Before a run is made of the file: what is said of a row names the user's file, and after it is mended the same call goes on. */
-static enum cairn_status file_check(const char *path, struct cairn_error *err)
-{
-    enum cairn_status st = CAIRN_OK;
-    struct cairn_jsonl *file = NULL;
-    const json_t *v;
-    json_t *responses;
-    char where[4400];
-
-    TRY(cairn_jsonl_open(&file, path, err));
-    while ((st = cairn_jsonl_next(file, &v, err)) == CAIRN_OK && v) {
-        TRY(cairn_stage_stopping(err));
-        TRY(cairn_json_array(v, "responses", &responses, cairn_jsonl_where(file), err));
-        for (size_t i = 0; i < json_array_size(responses); i++) {
-            snprintf(where, sizeof where, "%s: response %zu", cairn_jsonl_where(file), i);
-            TRY(response_check(json_array_get(responses, i), where, err));
-        }
-    }
-out:
-    cairn_jsonl_close(file);
-    return st;
 }
 
 /* The response's ids into k->response; *finish. */
@@ -256,8 +234,9 @@ static enum cairn_status file_read(struct making *k, const char *path, struct ca
     }
     TRY(st);
     if (!k->r.n)
-        TRY(cairn_fail(err, CAIRN_EDATA, "%s: no response in it%s%s", path, k->only->text.len ? " that fits --only" : "",
-                       cairn_str_z(&k->only->text)));
+        TRY(k->only->text.len ? cairn_fail(err, CAIRN_EDATA, "%s: no response in it that fits --only%s", path, cairn_str_z(&k->only->text))
+                              : cairn_fail(err, CAIRN_EDATA, "%s: no response in it: \"responses\" is empty in all of its %lld rows", path,
+                                           (long long)row));
     TRY(cairn_rollouts_finish(&k->r, path, err));
 out:
     cairn_jsonl_close(file);
@@ -345,13 +324,39 @@ out:
     return st;
 }
 
-static enum cairn_status rollouts_make(const struct cairn_run *run, const struct cairn_link *l, struct making *k, struct cairn_error *err)
+/* Before there is a run: what is said of a row names the user's file, and nothing is left behind. */
+static enum cairn_status rows_of_file(struct making *k, const struct cairn_recipe *recipe, const char *path, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *tokenizer = NULL;
+
+    TRY(cairn_begin_config(&k->config, recipe, err));
+    TRY(cairn_begin_tokenizer(recipe, &tokenizer, err));
+    TRY(cairn_prompting_open(&k->prompting, recipe, tokenizer, &k->config, err));
+    TRY(file_read(k, path, err));
+out:
+    free(tokenizer);
+    return st;
+}
+
+/* The rows were read after the digest that the run's origin names was taken, and before the run took its copy: if both are of the same bytes, so
+ * are the rows. */
+static enum cairn_status rows_same(const struct cairn_run *run, const char *path, struct cairn_error *err)
+{
+    const char *hex = json_string_value(json_object_get(json_object_get(json_object_get(run->info, "outside"), "data.prompts.0"), "digest"));
+
+    if (hex && strstr(cairn_recipe_str(run->recipe, "run.origin"), hex))
+        return CAIRN_OK;
+    return cairn_fail(err, CAIRN_EDATA, "%s changed while it was read; remove %s and call again", path, run->dir);
+}
+
+/* Of a run that is there without its rollouts, a call having been killed: its own files count. */
+static enum cairn_status rows_of_run(struct making *k, const struct cairn_run *run, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     char *tokenizer = NULL, *file = NULL, *base = cairn_run_path(run, "base");
     struct cairn_manifest *bm = NULL;
 
-    k->brings = -1;
     if (!base)
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_manifest_load(&bm, base, err));
@@ -360,7 +365,6 @@ static enum cairn_status rollouts_make(const struct cairn_run *run, const struct
     TRY(cairn_run_outside(run, "data.prompts.0", &file, err));
     TRY(cairn_prompting_open(&k->prompting, run->recipe, tokenizer, &k->config, err));
     TRY(file_read(k, file, err));
-    TRY(artefact_write(k, run, l, k->r.group[k->r.n - 1] + 1, err));
 out:
     cairn_manifest_destroy(bm);
     free(tokenizer);
@@ -521,19 +525,22 @@ enum cairn_status cairn_replay_from(const struct cairn_replay_opts *o, struct ca
     struct cairn_recipe *recipe = NULL;
     struct cairn_place place = {0};
     struct cairn_run *run = NULL;
-    struct making k = {.only = &o->only};
+    struct making k = {.only = &o->only, .brings = -1};
     char *path = NULL;
     int made = 0;
 
     TRY(cairn_place_take(&place, o->recipe.run, 1, err));
     TRY(file_find(o->from, o->recipe.run, &path, &made, err));
-    TRY(file_check(path, err));
     TRY(recipe_make(&recipe, o, path, err));
     TRY(cairn_fit_build(recipe, err)); /* nothing is computed here */
+    if (!cairn_run_there(o->recipe.run))
+        TRY(rows_of_file(&k, recipe, path, err));
     TRY(cairn_run_init(&run, o->recipe.run, recipe, err));
     recipe = NULL;
-    if (!cairn_link_done(run, &l))
-        TRY(rollouts_make(run, &l, &k, err));
+    if (!cairn_link_done(run, &l)) {
+        TRY(k.r.n ? rows_same(run, path, err) : rows_of_run(&k, run, err));
+        TRY(artefact_write(&k, run, &l, k.r.group[k.r.n - 1] + 1, err));
+    }
     TRY(tell(run, &l, o->json, err));
 out:
     making_free(&k);

@@ -112,8 +112,7 @@ out:
     return st;
 }
 
-/* The configuration that the recipe means: of its checkpoint, or its own. */
-static enum cairn_status config_find(struct cairn_model_config *c, const struct cairn_recipe *recipe, struct cairn_error *err)
+enum cairn_status cairn_begin_config(struct cairn_model_config *c, const struct cairn_recipe *recipe, struct cairn_error *err)
 {
     const char *from = cairn_recipe_has(recipe, "model.from") ? cairn_recipe_str(recipe, "model.from") : NULL;
     struct cairn_manifest *m = NULL;
@@ -384,7 +383,7 @@ enum cairn_status cairn_begin_check(const struct cairn_recipe *recipe, struct ca
     TRY(cairn_begin_tokenizer(recipe, &path, err));
     if (cairn_recipe_has(recipe, "model.init"))
         TRY(init_keys_check(recipe, err));
-    TRY(config_find(&c, recipe, err));
+    TRY(cairn_begin_config(&c, recipe, err));
     TRY(lengths_check(recipe, &c, err));
     TRY(page_check(recipe, &c, err));
     TRY(adapter_check(recipe, &c, err));

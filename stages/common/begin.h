@@ -2,11 +2,15 @@
 #ifndef CAIRN_STAGES_COMMON_BEGIN_H
 #define CAIRN_STAGES_COMMON_BEGIN_H
 
+#include "model/config.h"
 #include "stages/common/run.h"
 
 /* malloc'ed path of the tokenizer.json that the recipe means: model.tokenizer (a file, or a directory that holds one), else the one
  * that came with model.from. */
 enum cairn_status cairn_begin_tokenizer(const struct cairn_recipe *recipe, char **path, struct cairn_error *err);
+
+/* The configuration that the recipe means: of its checkpoint, or its own. The caller frees it. */
+enum cairn_status cairn_begin_config(struct cairn_model_config *c, const struct cairn_recipe *recipe, struct cairn_error *err);
 
 /* Everything about a recipe that can be known before a run is made of it and that the schema cannot tell: CAIRN_ERECIPE for a checkpoint that
  * is none, a configuration that makes no model, an adapter that does not fit it, a tokenizer with more ids than the vocabulary, a template
