@@ -158,6 +158,34 @@ P
     says "(rollout 0: the program died of signal 11 (Segmentation fault)): this step"
 }
 
+@test "a grader whose replies are no verdicts is told with how the first one begins" {
+    printf '#!/bin/sh\nwhile read -r line; do printf '"'"'loading \\033[31mthe judge of all answers, which takes its time and more\\n'"'"'; done\n' \
+        >"$BATS_TEST_TMPDIR/rubbish"
+    printf '#!/bin/sh\nwhile read -r line; do echo "{\\"id\\":0,\\"match\\":true}"; done\n' >"$BATS_TEST_TMPDIR/astray"
+    printf '#!/bin/sh\nwhile read -r line; do printf "yes\\nno\\n"; done\n' >"$BATS_TEST_TMPDIR/two"
+    chmod +x "$BATS_TEST_TMPDIR/rubbish" "$BATS_TEST_TMPDIR/astray" "$BATS_TEST_TMPDIR/two"
+    recipe "$BATS_TEST_TMPDIR/rubbish" 20
+    is 0 "$cairn" run "$BATS_TEST_TMPDIR/recipe.yaml" --run "$BATS_TEST_TMPDIR/r"
+    why='the program'"'"'s reply "loading ?[31mthe judge of all answers, which tak..." is no JSON object: '
+    says "4 rollouts count as wrong because what their grader replied is no verdict (rollout 0: $why"
+    is 0 "$cairn" inspect "$BATS_TEST_TMPDIR/r/step/000001/score"
+    says "grader_invalid"
+    is 0 "$cairn" digest "$BATS_TEST_TMPDIR/r"
+    [[ $output != *nondeterministic* ]] # it says the same the next time
+    is 0 "$cairn" run "$BATS_TEST_TMPDIR/recipe.yaml" --run "$BATS_TEST_TMPDIR/tasks" score.tasks=2
+    says "$why"
+    [ "$("$cairn" digest "$BATS_TEST_TMPDIR/r")" = "$("$cairn" digest "$BATS_TEST_TMPDIR/tasks")" ]
+    # where it decides which groups there are
+    is 65 "$cairn" run "$BATS_TEST_TMPDIR/recipe.yaml" --run "$BATS_TEST_TMPDIR/d" 'rollout.dynamic={max_rounds: 1}'
+    says "grader mine has no verdict on a response to prompt " "nothing to learn from (8 groups hang on a grader that failed: $why"
+    recipe "$BATS_TEST_TMPDIR/astray" 20
+    is 0 "$cairn" run "$BATS_TEST_TMPDIR/recipe.yaml" --run "$BATS_TEST_TMPDIR/s"
+    says '(rollout 0: the program'"'"'s reply "{"id":0,"match":true}" is not for id '
+    recipe "$BATS_TEST_TMPDIR/two" 20
+    is 0 "$cairn" run "$BATS_TEST_TMPDIR/recipe.yaml" --run "$BATS_TEST_TMPDIR/t"
+    says '(rollout 0: the program'"'"'s reply "yes" is not one line for one response)'
+}
+
 @test "what a time-out decided is on the record, and the run goes on" {
     program slow
     recipe "$BATS_TEST_TMPDIR/slow" 0.2

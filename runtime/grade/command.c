@@ -19,6 +19,7 @@
 #include "base/str.h"
 
 #define TAIL    120 /* bytes of stderr that are kept */
+#define BEGIN   48  /* bytes of a reply that is no verdict that are told */
 #define LOOK_MS 50  /* how often it is seen whether the program still lives: what it started may hold its output open */
 
 struct command {
@@ -204,6 +205,19 @@ static void say(struct cairn_verdict *v, enum cairn_verdict_status status, const
     cairn_verdict_text(v->why, sizeof v->why, why, strlen(why));
 }
 
+/* The reply is no verdict, for that reason: `the program's reply "..." WHY`. */
+static void say_invalid(const struct command *x, const char *why, struct cairn_verdict *v)
+{
+    size_t n = x->got.len < BEGIN ? x->got.len : BEGIN;
+    char begin[BEGIN + 1], line[sizeof v->why];
+
+    while (n && n < x->got.len && ((unsigned char)x->got.p[n] & 0xc0) == 0x80) /* at a character */
+        n--;
+    cairn_verdict_text(begin, sizeof begin, x->got.p, n);
+    snprintf(line, sizeof line, "the program's reply \"%s%s\" %s", begin, n < x->got.len ? "..." : "", why);
+    say(v, CAIRN_VERDICT_INVALID, line);
+}
+
 static void text_of(const json_t *o, const char *key, char *dst, size_t size)
 {
     const json_t *s = json_object_get(o, key);
@@ -222,16 +236,16 @@ static int understand(const struct command *x, struct cairn_verdict *v)
     int ok = 0;
 
     if (cairn_json_parse(&o, cairn_str_z((struct cairn_str *)&x->got), x->got.len, "its line", &err) != CAIRN_OK) {
-        snprintf(line, sizeof line, "the program's reply is no JSON object: %s", err.text);
-        say(v, CAIRN_VERDICT_INVALID, line);
+        snprintf(line, sizeof line, "is no JSON object: %s", err.text);
+        say_invalid(x, line, v);
         return 0;
     }
     id = json_object_get(o, "id");
     match = json_object_get(o, "match");
     score = json_object_get(o, "score");
     if (!json_is_integer(id) || json_integer_value(id) != x->id) {
-        snprintf(line, sizeof line, "the program's reply is not for id %lld", (long long)x->id);
-        say(v, CAIRN_VERDICT_INVALID, line);
+        snprintf(line, sizeof line, "is not for id %lld", (long long)x->id);
+        say_invalid(x, line, v);
     } else if (json_is_false(json_object_get(o, "answer"))) {
         v->status = CAIRN_VERDICT_NO_ANSWER;
         ok = 1;
@@ -243,7 +257,7 @@ static int understand(const struct command *x, struct cairn_verdict *v)
         v->match = v->value == 1;
         ok = 1;
     } else {
-        say(v, CAIRN_VERDICT_INVALID, "the program's reply holds neither \"match\": true or false nor \"score\": 0 to 1");
+        say_invalid(x, "holds neither \"match\": true or false nor \"score\": 0 to 1", v);
     }
     if (ok) {
         text_of(o, "extracted", v->extracted, sizeof v->extracted);
@@ -267,13 +281,13 @@ static void tell_end(struct command *x, enum outcome what, struct cairn_verdict 
     last = strrchr(x->tail, '\n');
     last = last ? last + 1 : x->tail;
     colon = last[0] ? ": " : "";
+    if (what == FLOOD)
+        say_invalid(x, "is not one line for one response", v);
     status = stop(x);
     if (what == LATE) {
         snprintf(line, sizeof line, "the program took more than %g s", x->time_s);
         say(v, CAIRN_VERDICT_TIMEOUT, line);
-    } else if (what == FLOOD) {
-        say(v, CAIRN_VERDICT_INVALID, "the program said more than one line for one response");
-    } else {
+    } else if (what != FLOOD) {
         if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL)
             snprintf(line, sizeof line, "the program died of signal %d (%s)%s%s", WTERMSIG(status), strsignal(WTERMSIG(status)), colon, last);
         else if (WIFEXITED(status))

@@ -120,12 +120,22 @@ void cairn_grade_failure_merge(struct cairn_grade_failure *f, const struct cairn
         *f = *other;
 }
 
-void cairn_grade_failure_note(struct cairn_grade_failure *f, int64_t rollout, const struct cairn_verdict *v)
+static void keep(struct cairn_grade_failure *f, int64_t rollout, const struct cairn_verdict *v)
 {
     struct cairn_grade_failure one = {.rollout = rollout};
 
-    if (v->status != CAIRN_VERDICT_CRASHED && v->status != CAIRN_VERDICT_TIMEOUT)
-        return;
     memcpy(one.why, v->why, sizeof one.why);
     cairn_grade_failure_merge(f, &one);
+}
+
+void cairn_grade_failure_note(struct cairn_grade_failure *f, int64_t rollout, const struct cairn_verdict *v)
+{
+    if (v->status == CAIRN_VERDICT_CRASHED || v->status == CAIRN_VERDICT_TIMEOUT)
+        keep(f, rollout, v);
+}
+
+void cairn_grade_invalid_note(struct cairn_grade_failure *f, int64_t rollout, const struct cairn_verdict *v)
+{
+    if (v->status == CAIRN_VERDICT_INVALID)
+        keep(f, rollout, v);
 }

@@ -19,14 +19,15 @@ enum cairn_status cairn_graders_start(struct cairn_grader_process **out, const s
  * `named` if the row names none, compares with it. */
 enum cairn_status cairn_graders_row(const struct cairn_prompts *p, int64_t i, const char *named, struct cairn_error *err);
 
-/* How a grader failed, of the first rollout by number that has no verdict because its grader crashed or took too long. Only data. */
+/* How a grader failed, of the first rollout by number that has no verdict for that. Only data. */
 struct cairn_grade_failure {
     int64_t rollout;
-    char why[sizeof((struct cairn_verdict *)0)->why]; /* exit status or signal and the last line of its stderr; "": none failed */
+    char why[sizeof((struct cairn_verdict *)0)->why]; /* exit status or signal and the last line of its stderr, or how its reply begins; "": none failed */
 };
 
-/* f keeps the lower one of itself and rollout's verdict, if that is such a failure. */
+/* f keeps the lower one of itself and rollout's verdict, if that is a crash or a time-out; if it is a reply that is no verdict. */
 void cairn_grade_failure_note(struct cairn_grade_failure *f, int64_t rollout, const struct cairn_verdict *v);
+void cairn_grade_invalid_note(struct cairn_grade_failure *f, int64_t rollout, const struct cairn_verdict *v);
 /* The same for what another rank has kept. */
 void cairn_grade_failure_merge(struct cairn_grade_failure *f, const struct cairn_grade_failure *other);
 

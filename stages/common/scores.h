@@ -9,7 +9,7 @@
  *
  * content: "units", "metrics" (names of the objective's section 7); "nondeterministic", if there are any: rollouts whose score a
  * time-out or a crash decided, so that another attempt may score otherwise. info: "grader_failure" {"rollout", "why"}, of the first of those
- * that this attempt graded.
+ * that this attempt graded; "grader_invalid", the same of the first whose grader's reply was no verdict.
  */
 #ifndef CAIRN_STAGES_COMMON_SCORES_H
 #define CAIRN_STAGES_COMMON_SCORES_H

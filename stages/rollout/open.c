@@ -156,6 +156,7 @@ static enum cairn_status grade(void *arg, int64_t prompt_id, const struct cairn_
         status[s] = (uint8_t)job[s].verdict.status;
         if (!x->failure.why[0]) { /* ranks tell each other verdicts alone: each says once what it has seen */
             cairn_grade_failure_note(&x->failure, prompt_id, &job[s].verdict);
+            cairn_grade_invalid_note(&x->failure, prompt_id, &job[s].verdict);
             if (x->failure.why[0])
                 cairn_warn("step %lld: grader %s has no verdict on a response to prompt %lld of file %lld: %s", (long long)x->ctx->link.step,
                            grader_of(x, prompt_id), (long long)(prompt_id & 0xffffffff), (long long)(prompt_id >> 32), x->failure.why);

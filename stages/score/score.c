@@ -62,6 +62,8 @@ static enum cairn_status batch_grade(struct texts *x, struct cairn_scores_table 
         s->status[i] = (uint8_t)x->job[k].verdict.status;
         if (o->failure)
             cairn_grade_failure_note(o->failure, i, &x->job[k].verdict);
+        if (o->invalid)
+            cairn_grade_invalid_note(o->invalid, i, &x->job[k].verdict);
         free(s->extracted[i]);
         s->extracted[i] = strdup(x->job[k].verdict.extracted);
         if (!s->extracted[i])

@@ -23,7 +23,8 @@ struct cairn_score_opts {
     int nfiles;
     const char *const *grader;         /* (nfiles) of each file; NULL entries: score.grader */
     int64_t cap;                       /* length cap of these rollouts, tokens */
-    struct cairn_grade_failure *failure; /* gets how a grader failed on the first of these rollouts; or NULL */
+    struct cairn_grade_failure *failure; /* gets how a grader crashed or took too long on the first of these rollouts; or NULL */
+    struct cairn_grade_failure *invalid; /* gets what it replied to the first of them to which its reply is no verdict; or NULL */
     void (*progress)(void *arg, int64_t done, int64_t total); /* may be NULL */
     void *arg;
 };

@@ -132,7 +132,7 @@ struct scoring {
     int64_t graded_all, told_graded; /* by all ranks when they looked up last, and what this one said then */
     int64_t begin;                   /* of the unit at hand */
     int64_t adopted;
-    struct cairn_grade_failure failure; /* of what all ranks of this attempt have graded */
+    struct cairn_grade_failure failure, invalid; /* of what all ranks of this attempt have graded */
     int whole; /* array task: its own share is finished, everything else is taken over */
 };
 
@@ -235,7 +235,7 @@ out:
  * follow. */
 struct report {
     int64_t idle, graded;
-    struct cairn_grade_failure failure;
+    struct cairn_grade_failure failure, invalid;
 };
 
 static enum cairn_status report_make(struct scoring *x, int nothing_left, struct cairn_str *out, struct cairn_error *err)
@@ -246,6 +246,7 @@ static enum cairn_status report_make(struct scoring *x, int nothing_left, struct
     r.idle = nothing_left;
     r.graded = x->graded;
     r.failure = x->failure;
+    r.invalid = x->invalid;
     cairn_str_add(out, &r, sizeof r);
     for (int64_t u = 0; u < x->in.units; u++)
         if (x->done[u] && !x->told[u]) {
@@ -271,6 +272,7 @@ static enum cairn_status report_read(struct scoring *x, int rank, const char *p,
     *all_idle &= r.idle != 0;
     x->graded_all += r.graded;
     cairn_grade_failure_merge(&x->failure, &r.failure);
+    cairn_grade_failure_merge(&x->invalid, &r.invalid);
     if (rank == x->ctx->world->rank)
         return CAIRN_OK;
     for (p += sizeof r, n -= sizeof r; n; p += k * bytes, n -= k * bytes) {
@@ -426,6 +428,7 @@ static enum cairn_status scoring_open(struct scoring *x, struct cairn_error *err
                                      .grader = x->in.grader,
                                      .cap = cap_of(x->ctx),
                                      .failure = &x->failure,
+                                     .invalid = &x->invalid,
                                      .progress = progress,
                                      .arg = x};
     TRY(cairn_scores_create(&x->s, x->in.rollouts.n, err));
@@ -438,20 +441,36 @@ out:
     return st;
 }
 
-/* n rollouts are decided by a crash or a time-out: on stderr and in the manifest's info, with how the first of them failed. */
-static enum cairn_status failures_tell(const struct scoring *x, int64_t n, struct cairn_error *err)
+/* How the first of them failed, behind a count on stderr and in the manifest's info. Nothing known: another attempt or task has graded them, and said
+ * so. */
+static enum cairn_status first_tell(const struct scoring *x, const struct cairn_grade_failure *f, const char *key, char *out, size_t size,
+                                    struct cairn_error *err)
 {
-    const struct cairn_grade_failure *f = &x->failure;
-    char first[sizeof f->why + 64] = "";
+    out[0] = 0;
+    if (!f->why[0])
+        return CAIRN_OK;
+    snprintf(out, size, " (rollout %lld: %s)", (long long)f->rollout, f->why);
+    return json_object_set_new(x->ctx->manifest->info, key, json_pack("{s:I, s:s}", "rollout", (json_int_t)f->rollout, "why", f->why))
+               ? CAIRN_NOMEM(err)
+               : CAIRN_OK;
+}
 
-    if (f->why[0]) /* else another attempt or task has graded them, and said so */
-        snprintf(first, sizeof first, " (rollout %lld: %s)", (long long)f->rollout, f->why);
-    cairn_warn("%lld rollouts have no verdict because their grader crashed or took too long%s: this step's scores may come out otherwise next time",
-               (long long)n, first);
-    if (f->why[0] && json_object_set_new(x->ctx->manifest->info, "grader_failure",
-                                         json_pack("{s:I, s:s}", "rollout", (json_int_t)f->rollout, "why", f->why)))
-        return CAIRN_NOMEM(err);
-    return CAIRN_OK;
+/* by_time rollouts are decided by a crash or a time-out, invalid ones by a reply that is no verdict. */
+static enum cairn_status failures_tell(const struct scoring *x, int64_t by_time, int64_t invalid, struct cairn_error *err)
+{
+    char first[sizeof x->failure.why + 64];
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(first_tell(x, &x->failure, "grader_failure", first, sizeof first, err));
+    if (by_time)
+        cairn_warn("%lld rollouts have no verdict because their grader crashed or took too long%s: this step's scores may come out otherwise "
+                   "next time",
+                   (long long)by_time, first);
+    TRY(first_tell(x, &x->invalid, "grader_invalid", first, sizeof first, err));
+    if (invalid)
+        cairn_warn("%lld rollouts count as wrong because what their grader replied is no verdict%s", (long long)invalid, first);
+out:
+    return st;
 }
 
 /* An array task that ends before the others do: what its grader did is told now, for only verdicts are handed on. */
@@ -460,6 +479,8 @@ static void share_tell(const struct scoring *x)
     if (x->failure.why[0])
         cairn_warn("a grader crashed or took too long in this task's share, first at rollout %lld: %s", (long long)x->failure.rollout,
                    x->failure.why);
+    if (x->invalid.why[0])
+        cairn_warn("a grader's reply was no verdict in this task's share, first at rollout %lld: %s", (long long)x->invalid.rollout, x->invalid.why);
 }
 
 /* With all verdicts: the metrics of the whole step. */
@@ -468,19 +489,20 @@ static enum cairn_status content_set(struct scoring *x, struct cairn_error *err)
     struct cairn_manifest *m = x->ctx->manifest;
     enum cairn_status st = CAIRN_OK;
     json_t *metrics = NULL;
-    json_int_t by_time = 0;
+    json_int_t by_time = 0, invalid = 0;
 
     TRY(cairn_score_rewards(&x->s, &x->in.rollouts, &x->o, err));
     metrics = cairn_score_metrics(&x->s, &x->in.rollouts);
     if (!metrics || json_object_set(m->content, "metrics", metrics) ||
         json_object_set_new(m->content, "units", json_integer(x->in.units)))
         TRY(CAIRN_NOMEM(err));
-    for (int64_t i = 0; i < x->in.rollouts.n; i++)
+    for (int64_t i = 0; i < x->in.rollouts.n; i++) {
         by_time += x->s.status[i] == CAIRN_VERDICT_TIMEOUT || x->s.status[i] == CAIRN_VERDICT_CRASHED;
+        invalid += x->s.status[i] == CAIRN_VERDICT_INVALID;
+    }
     if (by_time && json_object_set_new(m->content, "nondeterministic", json_integer(by_time)))
         TRY(CAIRN_NOMEM(err));
-    if (by_time)
-        TRY(failures_tell(x, by_time, err));
+    TRY(failures_tell(x, by_time, invalid, err));
     if (x->adopted && json_object_set_new(m->info, "adopted", json_integer(x->adopted)))
         TRY(CAIRN_NOMEM(err));
 out:
