@@ -160,6 +160,57 @@ looks() {
     says "no run here"
 }
 
+@test "what is damaged, or missing and cannot be made, and is read by nothing that is still to be made, is told and holds nobody up" {
+    copy
+    is 0 "$cairn" init "$dir/recipe.yaml" --run "$dir" run.steps=4
+    echo >>"$dir/policy/000001/MANIFEST.json" # step/000001/train was collected
+    is 65 "$cairn" verify --repair "$dir"
+    says "left: policy/000001"
+    is 0 "$cairn" status "$dir"
+    says "policy/000001/MANIFEST.json: damaged" "nothing that is still to be made reads it" "to go on: cairn run"
+    [[ $output != *"verify --repair"* ]]
+    is 0 "$cairn" run "$dir/recipe.yaml" --run "$dir" run.steps=4
+    [ "$(grep -c "policy/000001/MANIFEST.json: damaged: .*; nothing that is still to be made reads it" <<<"$output")" = 1 ]
+    is 0 "$cairn" status "$dir"
+    says "4 of 4 steps"
+    rm -r "$dir/policy/000001"
+    is 0 "$cairn" status "$dir"
+    says "4 of 4 steps" "is missing and what it was made from was collected; nothing that is still to be made reads it"
+    [[ $output != *"to go on"* ]]
+    for mode in chained resident; do
+        cp -r "$dir" "$dir-$mode"
+        is 0 "$cairn" run "$dir/recipe.yaml" --run "$dir-$mode" run.steps=5 run.mode=$mode
+        [ "$(grep -c "policy/000001 is missing and what it was made from was collected; nothing that is still to be made reads it" <<<"$output")" = 1 ]
+        [ -e "$dir-$mode/policy/000005/MANIFEST.json" ] && [ ! -e "$dir-$mode/policy/000001/MANIFEST.json" ]
+    done
+    diff <("$cairn" digest "$dir-chained") <("$cairn" digest "$dir-resident")
+}
+
+@test "what can be made again is made again, and what is needed but damaged or gone stops the run with the way out" {
+    copy
+    rm "$dir/step/000002/rollout/MANIFEST.json"
+    is 0 "$cairn" run "$dir/recipe.yaml" --run "$dir" --quiet
+    "$cairn" digest "$dir" | diff "$BATS_FILE_TMPDIR/digest" -
+    dir=$BATS_TEST_TMPDIR/lag
+    micro_run "$dir" run.steps=3 run.lag=1 'train.correction={kind: tis, cap: 2.0}' checkpoint.keep=1
+    cp -r "$dir" "$dir-bad"
+    rm -r "$dir/policy/000002" # step 4 will sample from it, and step/000002/train was collected
+    is 0 "$cairn" run "$dir/recipe.yaml" --run "$dir" --quiet
+    is 69 "$cairn" run "$dir/recipe.yaml" --run "$dir" --quiet run.steps=4
+    says "step/000002/train: step 2 (trainer) was collected" "before it is run again: cairn verify --deep --repair $dir"
+    is 0 "$cairn" status "$dir"
+    says "to go on: cairn verify --deep --repair $dir"
+    is 0 "$cairn" verify --deep --repair "$dir"
+    is 0 "$cairn" run "$dir/recipe.yaml" --run "$dir" --quiet run.steps=4
+    echo >>"$dir-bad/policy/000002/MANIFEST.json"
+    is 0 "$cairn" run "$dir-bad/recipe.yaml" --run "$dir-bad" --quiet
+    is 65 "$cairn" run "$dir-bad/recipe.yaml" --run "$dir-bad" --quiet run.steps=4
+    says "policy/000002/MANIFEST.json: damaged" "cairn verify --repair $dir-bad takes it out"
+    is 0 "$cairn" verify --repair "$dir-bad"
+    is 0 "$cairn" run "$dir-bad/recipe.yaml" --run "$dir-bad" --quiet run.steps=4
+    diff <("$cairn" digest "$dir") <("$cairn" digest "$dir-bad")
+}
+
 @test "killed while it repairs: the same call goes on" {
     copy
     shard step/000003/train

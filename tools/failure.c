@@ -113,8 +113,13 @@ static int base_given(const struct cairn_run *run)
 enum cairn_failure cairn_failure_of(const struct cairn_run *run, const struct cairn_link *l, const json_t *event)
 {
     const char *ev = json_string_value(json_object_get(event, "ev")), *text = json_string_value(json_object_get(event, "text"));
+    const json_int_t code = json_integer_value(json_object_get(event, "code"));
 
-    if (!ev || strcmp(ev, "failed") || !text || json_integer_value(json_object_get(event, "code")) != CAIRN_EDATA)
+    if (!ev || strcmp(ev, "failed") || !text)
+        return CAIRN_FAILURE_OTHER;
+    if (code == CAIRN_ENOINPUT && strstr(text, "was collected") && names_artefact(run, l, text))
+        return CAIRN_FAILURE_GONE;
+    if (code != CAIRN_EDATA)
         return CAIRN_FAILURE_OTHER;
     if (names(run, "base", text) && base_given(run))
         return CAIRN_FAILURE_GIVEN;
@@ -125,8 +130,10 @@ enum cairn_failure cairn_failure_of(const struct cairn_run *run, const struct ca
 
 int cairn_failure_next(enum cairn_failure f, const struct cairn_run *run, char *next, size_t size)
 {
+    static const char *const how[] = {[CAIRN_FAILURE_ARTEFACT] = "--repair ", [CAIRN_FAILURE_GONE] = "--deep --repair ", [CAIRN_FAILURE_GIVEN] = ""};
+
     if (f != CAIRN_FAILURE_OTHER)
-        snprintf(next, size, "cairn verify %s%s", f == CAIRN_FAILURE_ARTEFACT ? "--repair " : "", run->dir);
+        snprintf(next, size, "cairn verify %s%s", how[f], run->dir);
     return f != CAIRN_FAILURE_OTHER;
 }
 

@@ -14,6 +14,7 @@ json_t *cairn_link_event(const struct cairn_run *run, const struct cairn_link *l
 enum cairn_failure {
     CAIRN_FAILURE_OTHER,    /* nothing is known to be damaged: call again once what the sentence names is mended */
     CAIRN_FAILURE_ARTEFACT, /* a committed artefact that the link reads is damaged: cairn verify --repair takes it out */
+    CAIRN_FAILURE_GONE,     /* an artefact that the link reads was collected: cairn verify --deep --repair goes back far enough to make it again */
     CAIRN_FAILURE_GIVEN     /* a file that the run was given is missing or changed: cairn verify says how it is put back */
 };
 

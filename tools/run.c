@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "stages/common/gap.h"
 #include "stages/common/publish.h"
 #include "stages/common/place.h"
 #include "tools/check/check.h"
@@ -53,24 +54,61 @@ static const struct argp argp = {
 
 /* ---- the chain ------------------------------------------------------------------------------------------------------ */
 
-/* Which of the links are committed, into done (n). A manifest that is there but damaged is not "done": whoever reads it would stop later and
- * elsewhere. */
+/* What is passed by (gap.h), told in a line each, counts as done. damaged: those of the done ones whose manifest is. */
+static enum cairn_status chain_pass(const struct cairn_run *run, const struct cairn_link *chain, int n, char *done, const char *damaged,
+                                    struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *pass = malloc((size_t)n + 1), *name = NULL;
+
+    if (!pass)
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_links_pass(run, chain, n, done, damaged, pass, err));
+    for (int i = 0; i < n; i++) {
+        struct cairn_error why = {0};
+        int there;
+
+        if (damaged[i] && cairn_link_whole(run, &chain[i], &there, &why) == CAIRN_EDATA) {
+            if (!pass[i])
+                TRY(cairn_fail(err, CAIRN_EDATA, "%.380s; cairn verify --repair %s takes it out", why.text, run->dir));
+            cairn_warn("%s; nothing that is still to be made reads it", why.text);
+        } else if (pass[i]) {
+            free(name);
+            if (!(name = cairn_link_relative(&chain[i])))
+                TRY(CAIRN_NOMEM(err));
+            cairn_warn("%s/%s is missing and what it was made from was collected; nothing that is still to be made reads it", run->dir, name);
+            done[i] = 1;
+        }
+    }
+out:
+    free(name);
+    free(pass);
+    return st;
+}
+
+/* Which of the links are committed, into done (n). A manifest that is there but damaged is "done" only where nobody will read it: whoever does
+ * would stop later and elsewhere. */
 static enum cairn_status chain_look(const struct cairn_run *run, const struct cairn_link *chain, int n, char *done, struct cairn_error *err)
 {
     const struct cairn_reach reach = cairn_run_reach(run);
+    char *damaged = calloc((size_t)n + 1, 1);
     enum cairn_status st = CAIRN_OK;
 
+    if (!damaged)
+        TRY(CAIRN_NOMEM(err));
     for (int i = 0; i < n; i++) {
         int there = 0;
 
         if (!cairn_link_beyond(&reach, &chain[i]))
             st = cairn_link_whole(run, &chain[i], &there, err);
         done[i] = (char)there;
-        if (st == CAIRN_EDATA)
-            cairn_fail(err, st, "%.380s; cairn verify --repair %s takes it out", err->text, run->dir);
+        if ((damaged[i] = st == CAIRN_EDATA))
+            st = CAIRN_OK;
         TRY(st);
     }
+    TRY(chain_pass(run, chain, n, done, damaged, err));
 out:
+    free(damaged);
     return st;
 }
 
@@ -95,7 +133,7 @@ static void mismatch_locate(const struct cairn_run *run, struct cairn_error *err
         cairn_warn("the gate could not look where: %s", found.text);
 }
 
-/* Something that the link reads is damaged: the same call would end the same way, so err says what to do before it. 1: it does. */
+/* Something that the link reads is damaged, or was collected: the same call would end the same way, so err says what to do before it. 1: it does. */
 static int advise(const struct cairn_run *run, const struct cairn_link *l, struct cairn_error *err)
 {
     json_t *event = cairn_link_event(run, l);
@@ -106,7 +144,7 @@ static int advise(const struct cairn_run *run, const struct cairn_link *l, struc
 
     if (says)
         cairn_fail(err, err->code, "%.250s; %s: %.200s", err->text,
-                   f == CAIRN_FAILURE_ARTEFACT ? "before it is run again" : "how to put back what the run was given", next);
+                   f == CAIRN_FAILURE_GIVEN ? "how to put back what the run was given" : "before it is run again", next);
     json_decref(event);
     return says;
 }
@@ -135,7 +173,7 @@ static enum cairn_status link_run(const struct cairn_run *run, const struct cair
     if (l->eval && l->stage == CAIRN_STAGE_SCORE && !cairn_link_done(run, &rollout))
         return CAIRN_OK; /* told */
     st = cairn_launch(run, l, a->quiet || a->json, err);
-    if (st == CAIRN_EDATA)
+    if (st == CAIRN_EDATA || st == CAIRN_ENOINPUT)
         advise(run, l, err);
     if (st != CAIRN_OK && st != CAIRN_EAGAIN && l->eval && !cairn_stop_requested()) {
         cairn_warn("%s; training goes on", err->text);
@@ -195,7 +233,7 @@ static enum cairn_status chain_run(const struct cairn_run *run, const struct arg
                                    &(struct telling){run, a->json}, err);
         if (st == CAIRN_ENUMERIC)
             mismatch_locate(run, err);
-        if (st == CAIRN_EDATA)
+        if (st == CAIRN_EDATA || st == CAIRN_ENOINPUT)
             resident_advise(run, chain, made, n, err);
         goto out;
     }

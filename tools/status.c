@@ -17,6 +17,7 @@
 #include "slurm/trail.h"
 #include "stages/common/amend.h"
 #include "ckpt/verify.h"
+#include "stages/common/gap.h"
 #include "stages/common/lock.h"
 #include "stages/common/run.h"
 #include "tools/cli.h"
@@ -61,7 +62,9 @@ struct known {
     int looks;
 };
 
-enum look { OPEN, WHOLE, DAMAGED, UNREAD }; /* UNREAD: there, but it cannot be read now, which is not called damaged */
+/* UNREAD: there, but it cannot be read now, which is not called damaged. PASSED, and SCARRED, which is damaged: nothing that is still to be made reads
+ * it (gap.h). */
+enum look { OPEN, WHOLE, DAMAGED, UNREAD, PASSED, SCARRED };
 
 /* "" where there is none, or it cannot be told. */
 static void newest_repair(const struct cairn_run *run, char *name, size_t n)
@@ -91,6 +94,27 @@ static void known_check(struct known *k, const struct cairn_run *run)
         json_decref(k->whole);
         k->whole = NULL;
     }
+}
+
+/* Of what is open or damaged, what is passed by. */
+static enum cairn_status pass_look(const struct cairn_run *run, const struct cairn_link *chain, int n, char *looks, struct cairn_error *err)
+{
+    char *done = calloc(3, (size_t)n + 1), *damaged = done + n + 1, *pass = damaged + n + 1;
+    enum cairn_status st = CAIRN_OK;
+
+    if (!done)
+        return CAIRN_NOMEM(err);
+    for (int i = 0; i < n; i++) {
+        damaged[i] = looks[i] == DAMAGED || looks[i] == SCARRED;
+        done[i] = looks[i] != OPEN && looks[i] != PASSED;
+    }
+    TRY(cairn_links_pass(run, chain, n, done, damaged, pass, err));
+    for (int i = 0; i < n; i++)
+        if (pass[i])
+            looks[i] = damaged[i] ? SCARRED : PASSED;
+out:
+    free(done);
+    return st;
 }
 
 /* Looks at those of the n links of the chain that are open as far as looks says. A manifest that is known is not read again. */
@@ -173,6 +197,10 @@ static json_t *row_make(const struct cairn_run *run, struct cairn_trail *trail, 
     } else if (look != OPEN) {
         state = "done";
         progress = 1;
+        if (look == PASSED)
+            snprintf(reason, sizeof reason, "is missing and what it was made from was collected; nothing that is still to be made reads it");
+        else if (look == SCARRED && cairn_link_whole(run, l, &done, &why) == CAIRN_EDATA)
+            snprintf(reason, sizeof reason, "%.400s; nothing that is still to be made reads it", why.text);
     } else if (l == first || (job.state && strcmp(job.state, "queued"))) {
         event = cairn_link_event(run, l);
         if (json_is_number(json_object_get(event, "total")) && json_number_value(json_object_get(event, "total")) > 0)
@@ -228,8 +256,10 @@ static enum cairn_status status_make(const struct cairn_run *run, struct known *
     known_check(known, run);
     locked = cairn_lock_held(run->dir, holder, sizeof holder);
     chain_look(run, chain, n, known, looks);
+    TRY(pass_look(run, chain, n, looks, err));
     TRY(cairn_trail_open(&trail, run, looks, err)); /* one that is damaged counts as done, too: a job that starts finds it committed */
     chain_look(run, chain, n, known, looks);        /* who has left lock and queue by now has committed before */
+    TRY(pass_look(run, chain, n, looks, err));
     for (int i = 0; i < n; i++) {
         if (looks[i] == OPEN && !first)
             first = &chain[i];
@@ -262,6 +292,12 @@ static const char *text_of(const json_t *row, const char *key)
     return s ? s : "";
 }
 
+/* Done, and there is nothing to say of it. */
+static int row_folds(const json_t *row)
+{
+    return !strcmp(text_of(row, "state"), "done") && !text_of(row, "reason")[0];
+}
+
 /* A table: done links are folded into one line unless `all`. */
 static void status_print(const json_t *o, int all)
 {
@@ -289,7 +325,7 @@ static void status_print(const json_t *o, int all)
     int shown = 0;
     json_array_foreach(rows, i, row)
     {
-        if (!all && (!strcmp(text_of(row, "state"), "done") || shown++ >= 8))
+        if (!all && (row_folds(row) || shown++ >= 8))
             continue;
         printf("  %6lld  %-24s %-8s %3.0f%%  %s%s%s%s\n", (long long)json_integer_value(json_object_get(row, "step")), text_of(row, "stage"),
                text_of(row, "state"), 100 * json_number_value(json_object_get(row, "progress")), text_of(row, "job")[0] ? "job " : "",

@@ -94,7 +94,8 @@ struct cairn_reach {
 struct cairn_reach cairn_run_reach(const struct cairn_run *r); /* three listings */
 /* 1: l had no directory when they were listed, so nobody had begun it. */
 int cairn_link_beyond(const struct cairn_reach *reach, const struct cairn_link *l);
-/* What is committed of the n links of a chain, or of a part of it, into done (n) as 1 or 0. One look at the file of each that is not beyond reach. */
+/* What is committed of the n links of a chain, or of a part of it, into done (n) as 1 or 0; what is passed by (gap.h) counts as done. One look at the
+ * file of each that is not beyond reach. */
 void cairn_links_done(const struct cairn_run *r, const struct cairn_link *link, int n, char *done);
 /* The step of the first of these links of that stage, evaluations aside, that is not done: by its recipe a resident role is started. The last one's
  * where all are; 1 where there is none. */
