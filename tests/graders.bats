@@ -146,6 +146,10 @@ P
     says "4 rollouts have no verdict because their grader crashed or took too long (rollout 0: $why)"
     is 0 "$cairn" inspect "$BATS_TEST_TMPDIR/r/step/000001/score"
     says "grader_failure" "$why"
+    is 0 "$cairn" inspect "$BATS_TEST_TMPDIR/r/step/000001/rollout" --rollout 0
+    says "wrong (crashed)" "its grader: $why"
+    is 0 "$cairn" inspect "$BATS_TEST_TMPDIR/r/step/000001/rollout" --rollout 1 # only the first one's is on the record
+    says "wrong (crashed)" "the first that a grader failed at is rollout 0: $why"
     # the same bits whichever way it was graded: info is no part of them
     is 0 "$cairn" run "$BATS_TEST_TMPDIR/recipe.yaml" --run "$BATS_TEST_TMPDIR/tasks" score.tasks=2
     says "$why"
@@ -170,6 +174,10 @@ P
     says "4 rollouts count as wrong because what their grader replied is no verdict (rollout 0: $why"
     is 0 "$cairn" inspect "$BATS_TEST_TMPDIR/r/step/000001/score"
     says "grader_invalid"
+    is 0 "$cairn" inspect "$BATS_TEST_TMPDIR/r/step/000001/rollout" --rollout 0
+    says "wrong (invalid)" "its grader: $why"
+    is 0 "$cairn" inspect "$BATS_TEST_TMPDIR/r/step/000001/rollout" --rollout 0 --json
+    says '"grader_failed":{"rollout":0,"why":"the program'
     is 0 "$cairn" digest "$BATS_TEST_TMPDIR/r"
     [[ $output != *nondeterministic* ]] # it says the same the next time
     is 0 "$cairn" run "$BATS_TEST_TMPDIR/recipe.yaml" --run "$BATS_TEST_TMPDIR/tasks" score.tasks=2

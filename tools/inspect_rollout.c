@@ -20,6 +20,8 @@ struct view {
     struct cairn_rollouts r;
     struct cairn_scores_table s;
     int scored;
+    int64_t failed; /* the rollout of the step that `why` is about */
+    char *why;      /* how its grader failed, as rollout k's did, or NULL: k's did not, or it is not on the record */
     struct cairn_tokenizer *tokenizer;
     struct cairn_str prompt, response;
     struct cairn_prompts *files; /* in a run: for the gold answer */
@@ -27,8 +29,24 @@ struct view {
     const struct cairn_prompt *row; /* or NULL */
 };
 
+/* How a grader failed, in the words that the score's manifest has of the first rollout that it failed at as at rollout k (scores.h). */
+static enum cairn_status why_read(struct view *v, const struct cairn_manifest *m, int64_t k, struct cairn_error *err)
+{
+    int status = v->s.status[k];
+    const char *key = status == CAIRN_VERDICT_CRASHED || status == CAIRN_VERDICT_TIMEOUT ? "grader_failure"
+                      : status == CAIRN_VERDICT_INVALID                                  ? "grader_invalid"
+                                                                                         : NULL;
+    const json_t *first = key ? json_object_get(m->info, key) : NULL;
+    const char *why = json_string_value(json_object_get(first, "why"));
+
+    v->failed = json_integer_value(json_object_get(first, "rollout"));
+    if (why && !(v->why = strdup(why)))
+        return CAIRN_NOMEM(err);
+    return CAIRN_OK;
+}
+
 /* The score beside a rollout artefact, where it is committed and of these very rollouts. */
-static enum cairn_status score_read(struct view *v, const char *dir, struct cairn_reader *rollout, struct cairn_error *err)
+static enum cairn_status score_read(struct view *v, const char *dir, struct cairn_reader *rollout, int64_t k, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     char *up = cairn_path_dirname(dir), *path = up ? cairn_path_join(up, "score") : NULL;
@@ -48,6 +66,8 @@ static enum cairn_status score_read(struct view *v, const char *dir, struct cair
         goto out;
     TRY(cairn_scores_load(&v->s, r, 1, err));
     v->scored = v->s.n == v->r.n;
+    if (v->scored)
+        TRY(why_read(v, m, k, err));
 out:
     cairn_reader_close(r);
     free(up);
@@ -153,6 +173,10 @@ static void page_put(struct cairn_str *out, const struct view *v, int64_t k)
                          v->s.verdict[k] ? "right" : "wrong", cairn_verdict_status_name((enum cairn_verdict_status)v->s.status[k]),
                          v->s.extracted[k] ? v->s.extracted[k] : "", (double)v->s.reward[k], (double)v->s.penalty[k],
                          (double)v->s.advantage[k], v->s.mask[k] ? "" : ", not in the loss");
+    if (v->why && v->failed == k)
+        cairn_str_printf(out, "its grader: %s\n", v->why);
+    else if (v->why)
+        cairn_str_printf(out, "the first that a grader failed at is rollout %lld: %s\n", (long long)v->failed, v->why);
     if (!v->tokenizer && r->text) {
         cairn_str_puts(out, "--- response, as it was stored\n");
         cairn_str_add(out, r->text + r->text_offsets[k], (size_t)(r->text_offsets[k + 1] - r->text_offsets[k]));
@@ -208,6 +232,9 @@ static json_t *page_json(const struct view *v, int64_t k)
                                       cairn_verdict_status_name((enum cairn_verdict_status)v->s.status[k]), "extracted",
                                       v->s.extracted[k] ? v->s.extracted[k] : "", "reward", (double)v->s.reward[k], "penalty",
                                       (double)v->s.penalty[k], "advantage", (double)v->s.advantage[k], "mask", (int)v->s.mask[k]));
+    if (o && v->why)
+        json_object_set_new(o, "grader_failed",
+                            json_pack("{s:I, s:o}", "rollout", (json_int_t)v->failed, "why", cairn_json_text(v->why, strlen(v->why))));
     if (o && v->tokenizer) {
         json_object_set_new(o, "prompt", cairn_json_text(cairn_str_z(&v->prompt), v->prompt.len));
         json_object_set_new(o, "response", cairn_json_text(cairn_str_z(&v->response), v->response.len));
@@ -228,7 +255,7 @@ enum cairn_status cairn_inspect_rollout(const char *dir, const char *root, int64
     if (k >= v.r.n)
         TRY(cairn_fail(err, CAIRN_EUSAGE, "%s has %lld rollouts, so their numbers end at %lld", dir, (long long)v.r.n,
                        (long long)(v.r.n - 1)));
-    TRY(score_read(&v, dir, reader, err));
+    TRY(score_read(&v, dir, reader, k, err));
     TRY(text_make(&v, root, k, err));
     TRY(row_find(&v, dir, root, k, err));
     if (out)
@@ -239,6 +266,7 @@ out:
     cairn_reader_close(reader);
     cairn_rollouts_free(&v.r);
     cairn_scores_free(&v.s);
+    free(v.why);
     cairn_tokenizer_free(v.tokenizer);
     cairn_prompts_list_free(v.files, v.nfiles);
     cairn_str_free(&v.prompt);
