@@ -197,7 +197,8 @@ static enum cairn_status missing_fail(const struct cairn_run *old, int64_t missi
     return st;
 }
 
-/* Steps that are meant and whose rollouts are there. CAIRN_ENOINPUT: of one of them they are missing. */
+/* Steps that are meant and whose rollouts are there. CAIRN_ENOINPUT: of one that --only names, or one before another, they are missing; a run that is
+ * not at its end is trained again as far as it is. */
 static enum cairn_status sources_find(const struct cairn_run *old, const struct cairn_replay_opts *o, struct cairn_replay_sources *s,
                                       struct cairn_error *err)
 {
@@ -240,8 +241,11 @@ static enum cairn_status sources_find(const struct cairn_run *old, const struct 
     if (!s->n)
         TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s: no stored rollouts%s%s", old->dir, stored || only->step.n ? " that fit --only" : "",
                        cairn_str_z(&only->text)));
-    if (missing && !steps_said(&o->recipe))
-        TRY(missing_fail(old, missing, s, err));
+    if (missing && !steps_said(&o->recipe)) {
+        if (only->step.n || s->step[s->n - 1] > missing)
+            TRY(missing_fail(old, missing, s, err));
+        cairn_warn("%s: the rollouts from step %lld on are not there; it is trained again up to there", old->dir, (long long)missing);
+    }
 out:
     free(dir);
     return st;
