@@ -199,8 +199,9 @@ static enum cairn_status export_adapter(const struct args *a, struct parts *p, s
 
     TRY(cairn_peft_save(a->out, &p->adapter, &p->table, &p->config, cairn_peft_fetch_reader, &from, &o, err));
     if (a->json)
-        TRY(cairn_cli_json(json_pack("{s:s, s:s, s:s, s:i, s:I}", "out", a->out, "from", cairn_reader_path(p->r), "kind", "adapter", "adapted_layers", p->adapter.loras, "elements",
-                                     (json_int_t)p->adapter.table.elements), err));
+        TRY(cairn_cli_json(json_pack("{s:s, s:s, s:s, s:i, s:I}", "out", a->out, "from", cairn_reader_path(p->r), "kind", "adapter", "adapted_layers",
+                                     p->adapter.loras, "elements", (json_int_t)p->adapter.table.elements),
+                           err));
     else
         printf("%s: %s, LoRA on %d layers, %lld elements, %s\n", a->out, cairn_reader_path(p->r), p->adapter.loras,
                (long long)p->adapter.table.elements, cairn_dtype_name(o.dtype));
@@ -219,9 +220,10 @@ static enum cairn_status export_merged(const struct args *a, struct parts *p, st
 
     TRY(cairn_hf_save(a->out, &p->config, &p->table, &o, &saved, err));
     if (a->json)
-        TRY(cairn_cli_json(json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I}", "out", a->out, "from", cairn_reader_path(p->r), "kind", "checkpoint", "tensors", (json_int_t)saved.tensors,
-                                     "bytes", (json_int_t)saved.bytes, "merged", (json_int_t)saved.merged, "passed_through",
-                                     (json_int_t)saved.passed), err));
+        TRY(cairn_cli_json(json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I}", "out", a->out, "from", cairn_reader_path(p->r), "kind", "checkpoint",
+                                     "tensors", (json_int_t)saved.tensors, "bytes", (json_int_t)saved.bytes, "merged", (json_int_t)saved.merged,
+                                     "passed_through", (json_int_t)saved.passed),
+                           err));
     else
         printf("%s: %s, %lld tensors, %lld bytes (%lld merged, %lld passed through)\n", a->out, cairn_reader_path(p->r),
                (long long)saved.tensors, (long long)saved.bytes, (long long)saved.merged, (long long)saved.passed);

@@ -386,7 +386,8 @@ enum cairn_status cairn_launch(const struct cairn_run *run, const struct cairn_l
 {
     int done = cairn_link_done(run, l); /* then one process has a little to tidy up */
     int64_t tasks = done ? 1 : cairn_launch_tasks(run, l);
-    const struct child whole = {.run = run, .link = l, .quiet = quiet, .ranks = done ? 1 : cairn_launch_ranks(cairn_run_recipe(run, l->step), l->stage), .tasks = 1};
+    const struct child whole = {
+        .run = run, .link = l, .quiet = quiet, .ranks = done ? 1 : cairn_launch_ranks(cairn_run_recipe(run, l->step), l->stage), .tasks = 1};
     struct child *c = calloc((size_t)tasks, sizeof *c);
     enum cairn_status st = CAIRN_OK;
 

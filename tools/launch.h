@@ -1,8 +1,9 @@
 /* launch.h - start a stage executable for one link of a run on this machine and wait for it.
  *
  * One process, or under mpirun where the stage's layout has several ranks; as many of these at once as the recipe gives it tasks. They die
- * with their parent (PR_SET_PDEATHSIG; mpirun takes a few seconds to end its ranks, which are fenced by then, and has a guard should it not end: mpirun.h), so that kill -9 of the parent leaves nobody at work. A stop that is requested
- * (base/signals.h) meanwhile is passed on: as SIGTERM to a stage, as SIGUSR1 to the ranks below an mpirun (reach.h).
+ * with their parent (PR_SET_PDEATHSIG; mpirun takes a few seconds to end its ranks, which are fenced by then, and has a guard should it not end:
+ * mpirun.h), so that kill -9 of the parent leaves nobody at work. A stop that is requested (base/signals.h) meanwhile is passed on: as SIGTERM to a
+ * stage, as SIGUSR1 to the ranks below an mpirun (reach.h).
  */
 #ifndef CAIRN_TOOLS_LAUNCH_H
 #define CAIRN_TOOLS_LAUNCH_H
@@ -15,7 +16,8 @@ int64_t cairn_launch_ranks(const struct cairn_recipe *recipe, enum cairn_stage s
 int64_t cairn_launch_tasks(const struct cairn_run *run, const struct cairn_link *l);
 
 /* CAIRN_OK: the link is committed. Else the stage's exit code, with a sentence that names step and stage: CAIRN_EAGAIN when it stopped early
- * or was killed from outside, CAIRN_EBUG when a fault ended it, when its code is none of ours, or when it said done and committed nothing. quiet: no progress. */
+ * or was killed from outside, CAIRN_EBUG when a fault ended it, when its code is none of ours, or when it said done and committed nothing. quiet: no
+ * progress. */
 enum cairn_status cairn_launch(const struct cairn_run *run, const struct cairn_link *l, int quiet, struct cairn_error *err);
 
 /* A run that is resident: all of its roles in one mpirun, until the chain (n) is done (stages/common/resident.h). done (n): which links are

@@ -112,7 +112,8 @@ out:
     return st;
 }
 
-/* Trainer and sampler disagreed in the midst of a run, or one of them made what is no number: the gate looks on the newest policy for where, and err says that, too. */
+/* Trainer and sampler disagreed in the midst of a run, or one of them made what is no number: the gate looks on the newest policy for where, and err
+ * says that, too. */
 static void mismatch_locate(const struct cairn_run *run, struct cairn_error *err)
 {
     const struct cairn_check_opts o = {.dir = run->dir, .first = 1, .last = 5};

@@ -62,8 +62,8 @@ struct known {
     int looks;
 };
 
-/* UNREAD: there, but it cannot be read now, which is not called damaged. PASSED, and SCARRED, which is damaged: nothing that is still to be made reads
- * it (gap.h). */
+/* UNREAD: there, but it cannot be read now, which is not called damaged. PASSED, and SCARRED, which is damaged: nothing that is still to be made
+ * reads it (gap.h). */
 enum look { OPEN, WHOLE, DAMAGED, UNREAD, PASSED, SCARRED };
 
 /* "" where there is none, or it cannot be told. */

@@ -181,7 +181,6 @@ int cairn_link_beyond(const struct cairn_reach *reach, const struct cairn_link *
 void cairn_links_done(const struct cairn_run *r, const struct cairn_link *link, int n, char *done)
 {
     const struct cairn_reach reach = cairn_run_reach(r);
-
     char *pass = malloc((size_t)n + 1);
 
     for (int i = 0; i < n; i++)

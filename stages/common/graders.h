@@ -22,7 +22,8 @@ enum cairn_status cairn_graders_row(const struct cairn_prompts *p, int64_t i, co
 /* How a grader failed, of the first rollout by number that has no verdict for that. Only data. */
 struct cairn_grade_failure {
     int64_t rollout;
-    char why[sizeof((struct cairn_verdict *)0)->why]; /* exit status or signal and the last line of its stderr, or how its reply begins; "": none failed */
+    /* Exit status or signal and the last line of its stderr, or how its reply begins; "": none failed. */
+    char why[sizeof((struct cairn_verdict *)0)->why];
 };
 
 /* f keeps the lower one of itself and rollout's verdict, if that is a crash or a time-out; if it is a reply that is no verdict. */

@@ -142,7 +142,8 @@ out:
 
 /* Collects old generations of one kind of link, up to step `last`. After most steps it looks no further back than there may be something to
  * do, after every LOOK_ALL-th and the run's last at all. */
-static enum cairn_status retain(const struct cairn_run *run, enum cairn_stage stage, int64_t last, struct cairn_retention keep, struct cairn_error *err)
+static enum cairn_status retain(const struct cairn_run *run, enum cairn_stage stage, int64_t last, struct cairn_retention keep,
+                                struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_generation *gen = calloc((size_t)last + 1, sizeof *gen);

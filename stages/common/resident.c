@@ -336,8 +336,8 @@ static enum cairn_status roles_meet(struct resident *r, struct cairn_error *err)
     TRY(cairn_role_open(&r->role, r->whole, r->number, names[r->number], err));
     r->ctx->device_rank = 0; /* samplers before trainers; scores are made without one */
     for (int k = 0; k < r->whole->size; k++)
-        r->ctx->device_rank += r->whole->node_of[k] == r->whole->node &&
-                               ((r->roles[k] == r->number && k < r->whole->rank) || (r->roles[k] == CAIRN_STAGE_ROLLOUT && r->number == CAIRN_STAGE_TRAIN));
+        r->ctx->device_rank += r->whole->node_of[k] == r->whole->node && ((r->roles[k] == r->number && k < r->whole->rank) ||
+                                                                          (r->roles[k] == CAIRN_STAGE_ROLLOUT && r->number == CAIRN_STAGE_TRAIN));
 out:
     return st;
 }

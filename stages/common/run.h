@@ -8,7 +8,8 @@
  *     RUN/policy/SSSSSS   RUN/step/SSSSSS/{rollout,score,train}   RUN/eval/SSSSSS/NAME/{rollout,score}   RUN/log
  *
  * There is no other state: what is done is what has a manifest (ckpt/). Step s reads policy s-1, train s-1 and rollout s-1 and
- * yields policy s. With run.lag 1 its rollout reads policy s-2 instead, and need not wait for step s-1 to be trained. Step 0 has a train artefact only with a warm start; its sync gives policy 0, else `cairn init` does.
+ * yields policy s. With run.lag 1 its rollout reads policy s-2 instead, and need not wait for step s-1 to be trained. Step 0 has a train artefact
+ * only with a warm start; its sync gives policy 0, else `cairn init` does.
  */
 #ifndef CAIRN_STAGES_COMMON_RUN_H
 #define CAIRN_STAGES_COMMON_RUN_H
@@ -50,8 +51,8 @@ void cairn_run_close(struct cairn_run *r);
 /* Returns st, of reading the recipe at `path`. Where that file is wrong and is a run's own, err says so, and what to do. */
 enum cairn_status cairn_run_recipe_wrong(const char *path, enum cairn_status st, struct cairn_error *err);
 
-/* Makes DIR a run (takes recipe over on success): resolves outside files (prompts, tokenizer, eval sets, base) by size and digest, copies small ones below
- * RUN/files, writes recipe.yaml and run.json durably (run.json last), links or makes RUN/base, and policy 0 when there is no
+/* Makes DIR a run (takes recipe over on success): resolves outside files (prompts, tokenizer, eval sets, base) by size and digest, copies small ones
+ * below RUN/files, writes recipe.yaml and run.json durably (run.json last), links or makes RUN/base, and policy 0 when there is no
  * warm start. Idempotent: a half-made run is finished. A science or layout key that differs from the frozen recipe: CAIRN_ERECIPE with
  * the difference; ops keys are taken over. */
 enum cairn_status cairn_run_init(struct cairn_run **out, const char *dir, struct cairn_recipe *recipe, struct cairn_error *err);

@@ -1,6 +1,6 @@
-/* right_test.c - what leg 0 of the gate makes of a sum that cancels: Kimi delta attention whose queries all stand upright on the keys, and the gradient
- * of an adapter of rank 1, whose lines have one value. What comes out is rounding alone, another one in each implementation; a mistake as large as a
- * thousandth of the terms is none the less seen.
+/* right_test.c - what leg 0 of the gate makes of a sum that cancels: Kimi delta attention whose queries all stand upright on the keys, and the
+ * gradient of an adapter of rank 1, whose lines have one value. What comes out is rounding alone, another one in each implementation; a mistake as
+ * large as a thousandth of the terms is none the less seen.
  */
 #include <setjmp.h>
 #include <stdarg.h>

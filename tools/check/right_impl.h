@@ -56,8 +56,8 @@ enum cairn_status cairn_right_hold(struct right *r, const struct cairn_trace_cal
  * and is as exact as it is large. After the reference has run. */
 enum cairn_status cairn_right_terms(struct right *r, const struct cairn_trace_call *c, const struct cairn_op_member *m, double **size,
                                     struct cairn_error *err);
-/* The same of one line of a product, asked for when it is not as exact as it is large: what an adapter of low rank adds, or the gradient of one, has lines
- * of few values, which may be small all at once. 0: the op is no product. */
+/* The same of one line of a product, asked for when it is not as exact as it is large: what an adapter of low rank adds, or the gradient of one, has
+ * lines of few values, which may be small all at once. 0: the op is no product. */
 enum cairn_status cairn_right_line_terms(struct right *r, const struct cairn_trace_call *c, int64_t line, double *size, struct cairn_error *err);
 /* CAIRN_ENUMERIC: "right: rope at ... (layer 0 attention): its y <what>". */
 enum cairn_status cairn_right_finding(const struct cairn_trace_call *c, const char *member, struct cairn_error *err, const char *what);

@@ -168,7 +168,8 @@ static double matmul_line(const struct cairn_matmul *a, const struct given *x, c
     return fabs((double)a->alpha) * product_size(&l);
 }
 
-static double grouped_line(const struct cairn_matmul_grouped *a, const struct given *x, const struct given *w, const struct given *offsets, int64_t line)
+static double grouped_line(const struct cairn_matmul_grouped *a, const struct given *x, const struct given *w, const struct given *offsets,
+                           int64_t line)
 {
     struct product_line l = {.form = a->form, .x = x, .w = w, .xb = -1, .wb = 0, .row = line, .n = a->y.dim[a->y.ndim - 1], .end = a->x.dim[1]};
 

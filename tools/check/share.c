@@ -56,8 +56,9 @@ enum cairn_status cairn_check_share(const struct cairn_run *run, double seconds,
         steps++;
     }
     if (steps && all > 0 &&
-        json_object_set_new(report, "step", json_pack("{s:i, s:f, s:f, s:f, s:f}", "steps", steps, "seconds", all / steps, "check", seconds * steps / all, "compare",
-                                                      compare / steps, "compare_share", compare / all)))
+        json_object_set_new(report, "step",
+                            json_pack("{s:i, s:f, s:f, s:f, s:f}", "steps", steps, "seconds", all / steps, "check", seconds * steps / all, "compare",
+                                      compare / steps, "compare_share", compare / all)))
         TRY(CAIRN_NOMEM(err));
 out:
     free(chain);

@@ -19,7 +19,8 @@
 #define EDGE       64  /* tokens at both ends of a long sequence that are cut as they are to be; those between, */
 #define MIDDLE     256 /* of which there may be thousands, so many at once: one by one they would take half of the gate's time */
 
-const char *const cairn_sides_part_name[CAIRN_SIDES_PARTS] = {"trainer", "sampler", "change", "state", "policy", "load", "remove", "memory", "digest"};
+const char *const cairn_sides_part_name[CAIRN_SIDES_PARTS] = {"trainer", "sampler", "change", "state", "policy",
+                                                              "load",    "remove",  "memory", "digest"};
 
 /* ---- open ------------------------------------------------------------------------------------------------------------ */
 
@@ -61,8 +62,8 @@ static enum cairn_status sampler_open(struct cairn_sides *x, struct cairn_error 
     for (int i = 0; i < x->q.n; i++)
         o.pages += (int)(x->q.s[i].length / x->page + 2);
     TRY(cairn_cache_create(&x->cache, &x->policy.config, &x->k, &o, err));
-    TRY(cairn_pass_create(&x->pass, &x->model, &(struct cairn_pass_opts){.max_rows = x->q.longest > 64 + MIDDLE ? x->q.longest : 64 + MIDDLE, .max_seqs = x->q.n},
-                          err));
+    TRY(cairn_pass_create(&x->pass, &x->model,
+                          &(struct cairn_pass_opts){.max_rows = x->q.longest > 64 + MIDDLE ? x->q.longest : 64 + MIDDLE, .max_seqs = x->q.n}, err));
 out:
     return st;
 }
