@@ -362,6 +362,8 @@ static enum cairn_status verify_lineage(struct verify *v, const char *dir, const
         } else if (st == CAIRN_ENOINPUT) {
             snprintf(text, sizeof text, "%.200s: its input %.200s is not there", dir, in->path);
             tell(v, dir, text);
+            if (v->opts->missing)
+                v->opts->missing(v->opts->arg, dir, in->path);
         } else if (st == CAIRN_EIO) {
             tell(v, dir, why.text);
         } else if (hard(st)) {

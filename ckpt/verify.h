@@ -43,6 +43,8 @@ struct cairn_verify_opts {
     const char *lineage; /* cairn_verify_tree: where inputs' paths start. NULL: at the root; "": nowhere, it is part of nothing */
     /* Told once for every bad thing; path names the file, text is the sentence. */
     void (*bad)(void *arg, const char *path, const char *text);
+    /* Told right after bad where that was: of the artefact at path an input ("policy/000002") is not there. NULL: nobody. */
+    void (*missing)(void *arg, const char *path, const char *input);
     /* Told after each artefact (NULL: nobody). */
     void (*done)(void *arg, const char *path, int64_t bytes);
     void *arg;

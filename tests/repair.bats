@@ -211,6 +211,34 @@ looks() {
     diff <("$cairn" digest "$dir") <("$cairn" digest "$dir-bad")
 }
 
+@test "an artefact that is merely missing: verify says what makes it again, and repair takes nothing away for its sake" {
+    copy
+    rm "$dir/step/000002/rollout/MANIFEST.json"
+    is 65 "$cairn" verify --deep "$dir"
+    says "its input step/000002/rollout is not there" "3 bad; cairn run $dir/recipe.yaml --run $dir makes again what is missing"
+    [[ $output != *"--repair"* ]] || { echo "$output"; return 1; }
+    is 0 "$cairn" verify --deep --repair "$dir"
+    says "missing: step/000002/rollout: is not there; cairn run makes it again" "to go on: cairn run $dir/recipe.yaml --run $dir"
+    [ ! -e "$dir/quarantine" ]
+    shard policy/000003 # a repair of something else leaves what hangs on it alone, too
+    is 65 "$cairn" verify --deep "$dir"
+    says "4 bad; to fall back to what is good: cairn verify --deep --repair $dir"
+    is 0 "$cairn" verify --deep --repair "$dir"
+    says "dropped: policy/000003: damaged" "missing: step/000002/rollout"
+    [ -e "$dir/step/000003/train/MANIFEST.json" ] && [ -e "$dir/step/000002/score/MANIFEST.json" ]
+    whole
+    copy
+    rm -r "$dir/policy/000001" # cannot be made again: step/000001/train was collected
+    is 65 "$cairn" verify --deep "$dir"
+    says "its input policy/000001 is not there" "--repair would leave it: " "--dependents goes back far enough"
+    is 65 "$cairn" verify --deep --repair "$dir"
+    says "left: step/000002/train: one of its inputs is not there"
+    [ ! -e "$dir/quarantine" ]
+    is 0 "$cairn" verify --deep --repair --dependents "$dir"
+    says "dropped: step/000002/train: " "newest good policy is 0"
+    whole
+}
+
 @test "killed while it repairs: the same call goes on" {
     copy
     shard step/000003/train

@@ -11,11 +11,13 @@
 #include "ckpt/attempt.h"
 #include "ckpt/retention.h"
 #include "ckpt/verify.h"
+#include "stages/common/gap.h"
 #include "tools/quarantine.h"
 
 struct node {
     char *path, *dir; /* relative to RUN; as the walk gave it */
     int collected, readable, damaged, lineage, needed, aside;
+    int orphan; /* an input is not there, which is passed by: its link, + 1 */
     int blocks; /* collected, and the chain cannot go on without it */
     char **input; /* artefacts only */
     int inputs;
@@ -30,6 +32,9 @@ struct graph {
     struct node *node; /* in the order of the chain */
     struct node **by_path; /* sorted; NULL while the walk goes on */
     int n, cap;
+    struct cairn_link *chain; /* links of it */
+    char *pass;               /* those that nobody will make, as far as is known (gap.h) */
+    int links;
 };
 
 void cairn_repair_free(struct cairn_repair_result *r)
@@ -37,6 +42,7 @@ void cairn_repair_free(struct cairn_repair_result *r)
     json_decref(r->dropped);
     json_decref(r->collected);
     json_decref(r->mended);
+    json_decref(r->missing);
     json_decref(r->left);
     free(r->quarantine);
 }
@@ -109,24 +115,31 @@ static void place(struct node *v)
                 v->order = cairn_starts_with(v->path, "eval/") ? 5 + s : 1 + s;
 }
 
+/* The one of the n links that makes `path`; -1: none does. */
+static int maker(const struct cairn_link *chain, int n, const char *path)
+{
+    int found = -1;
+
+    for (int i = 0; i < n && found < 0; i++) {
+        char *relative = cairn_link_relative(&chain[i]);
+
+        if (relative && !strcmp(relative, path))
+            found = i;
+        free(relative);
+    }
+    return found;
+}
+
 /* Of a manifest that cannot be read: what such a link reads. */
 static enum cairn_status inputs_guess(const struct graph *g, struct node *v, struct cairn_error *err)
 {
     struct cairn_link *chain = NULL;
     enum cairn_status st = CAIRN_OK;
-    int n = 0;
+    int n = 0, i;
 
     TRY(cairn_run_chain(g->run, &chain, &n, err));
-    for (int i = 0; i < n; i++) {
-        char *relative = cairn_link_relative(&chain[i]);
-        int same = relative && !strcmp(relative, v->path);
-
-        free(relative);
-        if (same) {
-            TRY(cairn_link_inputs(g->run, &chain[i], &v->input, &v->inputs, err));
-            break;
-        }
-    }
+    if ((i = maker(chain, n, v->path)) >= 0)
+        TRY(cairn_link_inputs(g->run, &chain[i], &v->input, &v->inputs, err));
 out:
     free(chain);
     return st;
@@ -183,6 +196,8 @@ static void graph_free(struct graph *g)
     }
     free(g->node);
     free(g->by_path);
+    free(g->chain);
+    free(g->pass);
 }
 
 /* ---- what goes ----------------------------------------------------------------------------------------------------------- */
@@ -253,6 +268,8 @@ static enum cairn_status sort_out(struct graph *g, const json_t *bad, json_t *sm
             if (json_array_append_new(markers, json_string(v->dir)))
                 TRY(CAIRN_NOMEM(err));
             TRY(note(out->mended, path, "written anew", err));
+        } else if (json_object_get(b, "input")) {
+            continue; /* missing_sort */
         } else if (v->collected) {
             TRY(note(out->left, path, "its data were collected: nothing but this record was left, and nobody reads it to go on", err));
         } else if (!v->damaged) {
@@ -266,28 +283,144 @@ out:
     return st;
 }
 
-/* What links of the chain that are not made yet read, the next step's included. */
+/* Is `path` there as it should be, or does the chain make it from what is? */
+static enum cairn_status makeable(const struct graph *g, const struct cairn_link *chain, int n, const char *path, int *yes, struct cairn_error *err)
+{
+    const struct node *v = find(g, path);
+    enum cairn_status st = CAIRN_OK;
+    char **input = NULL, *dir = NULL;
+    int inputs = 0, i;
+
+    *yes = 0;
+    if (v) {
+        *yes = v->readable && !v->collected && !v->damaged;
+        return CAIRN_OK;
+    }
+    if (!(dir = cairn_run_path(g->run, path)))
+        TRY(CAIRN_NOMEM(err));
+    if (cairn_artefact_committed(dir)) { /* RUN/base may be a link: no part of the walk */
+        *yes = !cairn_artefact_collected(dir);
+        goto out;
+    }
+    if ((i = maker(chain, n, path)) < 0)
+        goto out;
+    TRY(cairn_link_inputs(g->run, &chain[i], &input, &inputs, err));
+    *yes = 1;
+    for (int k = 0; k < inputs && *yes; k++)
+        TRY(makeable(g, chain, i, input[k], yes, err)); /* what a link reads stands before it */
+out:
+    cairn_strings_free(input, inputs);
+    free(dir);
+    return st;
+}
+
+static int noted(const json_t *list, const char *path)
+{
+    size_t i;
+    json_t *v;
+
+    json_array_foreach((json_t *)list, i, v)
+        if (!strcmp(json_string_value(json_object_get(v, "path")), path))
+            return 1;
+    return 0;
+}
+
+/* Of the links that are not made, or that are dropped, those that are passed by. None is where everything that depends on damage goes. *changed: it
+ * is not as it was. */
+static enum cairn_status pass_mark(struct graph *g, int dependents, int *changed, struct cairn_error *err)
+{
+    char *done = malloc((size_t)g->links + 1), *pass = calloc((size_t)g->links + 1, 1);
+    enum cairn_status st = CAIRN_OK;
+
+    if (!done || !pass)
+        TRY(CAIRN_NOMEM(err));
+    for (int i = 0; i < g->links; i++) {
+        char *relative = cairn_link_relative(&g->chain[i]);
+        const struct node *v = relative ? find(g, relative) : NULL;
+
+        free(relative);
+        done[i] = v && !v->why;
+    }
+    if (!dependents)
+        TRY(cairn_links_pass(g->run, g->chain, g->links, done, NULL, pass, err));
+    *changed = !g->pass || memcmp(g->pass, pass, (size_t)g->links);
+    free(g->pass);
+    g->pass = pass;
+    pass = NULL;
+out:
+    free(done);
+    free(pass);
+    return st;
+}
+
+/* After sort_out: those of the bad that are good, but for an input that is missing. It is made again, or passed by; else they count as damaged. */
+static enum cairn_status missing_sort(struct graph *g, const json_t *bad, struct cairn_repair_result *out, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    size_t i;
+    json_t *b;
+
+    json_array_foreach((json_t *)bad, i, b)
+    {
+        const char *input = json_string_value(json_object_get(b, "input")), *why = json_string_value(json_object_get(b, "why")), *rel = "";
+        struct node *v = input ? owner(g, json_string_value(json_object_get(b, "path")), &rel) : NULL;
+        int again = 0, link;
+
+        if (!v)
+            continue;
+        TRY(makeable(g, g->chain, g->links, input, &again, err));
+        link = maker(g->chain, g->links, input);
+        if (again && !noted(out->missing, input)) {
+            TRY(note(out->missing, input, "is not there; cairn run makes it again", err));
+        } else if (!again && link >= 0 && g->pass[link]) {
+            v->orphan = link + 1;
+        } else if (!again && !v->damaged) {
+            if (!(v->bad = cairn_format("damaged: %s", why)))
+                TRY(CAIRN_NOMEM(err));
+            v->damaged = v->lineage = 1;
+        }
+    }
+out:
+    return st;
+}
+
+/* When it is known what goes: of what was passed by, something that goes may need it. */
+static enum cairn_status orphans_sort(struct graph *g, struct cairn_repair_result *out, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    for (int i = 0; i < g->n; i++) {
+        const struct node *v = &g->node[i];
+
+        if (v->orphan && !v->why && g->pass[v->orphan - 1])
+            TRY(note(out->left, v->path, "one of its inputs is not there, what that was made from was collected, and nothing that is still to be made "
+                                         "reads it; --dependents goes back far enough to make it again", err));
+    }
+out:
+    return st;
+}
+
+/* What links of the chain that are not made yet and not passed by read, the next step's included. */
 static enum cairn_status needs_mark(struct graph *g, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     const struct cairn_reach reach = cairn_run_reach(g->run);
-    struct cairn_link *chain = NULL, *links = NULL;
+    struct cairn_link *links = malloc(((size_t)g->links + 4) * sizeof *links);
     int64_t next = cairn_recipe_i64(g->run->frozen, "run.steps");
-    int n = 0;
+    int n = g->links;
 
-    TRY(cairn_run_chain(g->run, &chain, &n, err));
+    if (!links)
+        TRY(CAIRN_NOMEM(err));
+    memcpy(links, g->chain, (size_t)n * sizeof *links);
     for (int i = 0; i < g->n; i++)
         next = g->node[i].step > next ? g->node[i].step : next;
-    if (!(links = realloc(chain, ((size_t)n + 4) * sizeof *links)))
-        TRY(CAIRN_NOMEM(err));
-    chain = links;
     for (int s = 0; s < 4; s++)
         links[n++] = (struct cairn_link){next + 1, (enum cairn_stage)s, NULL};
     for (int i = 0; i < n; i++) {
         char **input = NULL;
         int k = 0;
 
-        if (!cairn_link_beyond(&reach, &links[i]) && cairn_link_done(g->run, &links[i]))
+        if ((i < g->links && g->pass[i]) || (!cairn_link_beyond(&reach, &links[i]) && cairn_link_done(g->run, &links[i])))
             continue;
         TRY(cairn_link_inputs(g->run, &links[i], &input, &k, err));
         for (int j = 0; j < k; j++) {
@@ -302,7 +435,7 @@ static enum cairn_status needs_mark(struct graph *g, struct cairn_error *err)
         cairn_strings_free(input, k);
     }
 out:
-    free(chain);
+    free(links);
     return st;
 }
 
@@ -356,13 +489,15 @@ out:
     return st;
 }
 
-/* Are the inputs of v there, with their data? */
-static int can_be_made(const struct graph *g, const struct node *v)
+/* Are the inputs of v there, with their data, or made again? */
+static int can_be_made(const struct graph *g, const struct node *v, const json_t *missing)
 {
     for (int k = 0; k < v->inputs; k++) {
         const struct node *in = find(g, v->input[k]);
         char *dir = in ? NULL : cairn_run_path(g->run, v->input[k]); /* RUN/base may be a link: no part of the walk */
         int there = in ? !in->collected && !in->aside : dir && cairn_artefact_committed(dir) && !cairn_artefact_collected(dir);
+
+        there = there || noted(missing, v->input[k]);
 
         free(dir);
         if (!there)
@@ -381,7 +516,7 @@ static enum cairn_status rest(struct graph *g, struct cairn_repair_result *out, 
 
         if (!v->damaged || v->why)
             continue;
-        if (can_be_made(g, v)) {
+        if (can_be_made(g, v, out->missing)) {
             TRY(drop(v, cairn_format("%s; made again alone, what was made from it stays", v->bad), err));
         } else if (v->readable) {
             v->aside = 1;
@@ -483,17 +618,25 @@ enum cairn_status cairn_repair(const struct cairn_run *run, const json_t *bad, i
     struct graph g = {.run = run};
     struct node **gone = NULL;
     json_t *small = json_array(), *markers = json_array();
-    int n = 0;
+    int n = 0, changed = 0;
 
-    *out = (struct cairn_repair_result){.dropped = json_array(), .collected = json_array(), .mended = json_array(), .left = json_array(), .policy = -1};
-    if (!small || !markers || !out->dropped || !out->collected || !out->mended || !out->left)
+    *out = (struct cairn_repair_result){
+        .dropped = json_array(), .collected = json_array(), .mended = json_array(), .missing = json_array(), .left = json_array(), .policy = -1};
+    if (!small || !markers || !out->dropped || !out->collected || !out->mended || !out->missing || !out->left)
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_artefact_walk(run->dir, node_add, &g, err));
     TRY(graph_sort(&g, err));
     TRY(sort_out(&g, bad, small, markers, out, err));
-    TRY(needs_mark(&g, err));
-    TRY(close_over(&g, dependents, err));
+    TRY(cairn_run_chain(run, &g.chain, &g.links, err));
+    TRY(pass_mark(&g, dependents, &changed, err));
+    TRY(missing_sort(&g, bad, out, err));
+    while (changed) { /* what goes may need what was passed by */
+        TRY(needs_mark(&g, err));
+        TRY(close_over(&g, dependents, err));
+        TRY(pass_mark(&g, dependents, &changed, err));
+    }
     TRY(rest(&g, out, err));
+    TRY(orphans_sort(&g, out, err));
     if (!(gone = malloc(((size_t)g.n + 1) * sizeof *gone)))
         TRY(CAIRN_NOMEM(err));
     for (int i = 0; i < g.n; i++) {

@@ -75,6 +75,15 @@ static void bad(void *arg, const char *path, const char *text)
         printf("bad: %s: %s\n", path, text);
 }
 
+/* It was the last to be told bad. */
+static void missing(void *arg, const char *path, const char *input)
+{
+    struct args *a = arg;
+
+    (void)path;
+    json_object_set_new(json_array_get(a->bad, json_array_size(a->bad) - 1), "input", json_string(input));
+}
+
 static void progress(void *arg, const char *path, int64_t bytes)
 {
     struct args *a = arg;
@@ -272,10 +281,10 @@ out:
 
 static void repair_print(const struct args *a, const struct cairn_run *run, const struct cairn_repair_result *r)
 {
-    static const char *const titles[] = {"dropped", "collected", "mended", "left"};
-    const json_t *lists[] = {r->dropped, r->collected, r->mended, r->left};
+    static const char *const titles[] = {"dropped", "collected", "mended", "missing", "left"};
+    const json_t *lists[] = {r->dropped, r->collected, r->mended, r->missing, r->left};
 
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < 5; k++) {
         size_t i;
         json_t *v;
 
@@ -290,8 +299,10 @@ static void repair_print(const struct args *a, const struct cairn_run *run, cons
             printf("the newest good policy is %lld", (long long)r->policy);
         else
             printf("no policy is left: the run begins anew");
-        printf("; to go on: cairn run %s/recipe.yaml --run %s\n", run->dir, run->dir);
+        printf("; ");
     }
+    if (json_array_size(r->dropped) || json_array_size(r->missing))
+        printf("to go on: cairn run %s/recipe.yaml --run %s\n", run->dir, run->dir);
 }
 
 static enum cairn_status repair(const struct args *a, const struct cairn_run *run, struct cairn_repair_result *r, struct cairn_error *err)
@@ -325,6 +336,7 @@ static void result_print(const struct args *a, const struct cairn_verify_counts 
         json_object_set(o, "dropped", r->dropped);
         json_object_set(o, "collected_now", r->collected);
         json_object_set(o, "mended", r->mended);
+        json_object_set(o, "missing", r->missing);
         json_object_set(o, "left", r->left);
         json_object_set_new(o, "quarantine", r->quarantine ? json_string(r->quarantine) : json_null());
         json_object_set_new(o, "newest_policy", json_integer(r->policy));
@@ -403,21 +415,41 @@ static enum cairn_status examine_again(struct args *a, const struct cairn_run *r
     return st == CAIRN_EDATA && !json_array_size(a->bad) ? CAIRN_OK : st;
 }
 
+/* What helps and costs least, by what a repair would do. "" where that cannot be told. */
+static void advise(const struct args *a, const struct cairn_run *run, const char *first, char *text, size_t size)
+{
+    const char *deep = a->deep ? "--deep " : "";
+    struct cairn_repair_result r = {0};
+    size_t moved;
+
+    text[0] = 0;
+    if (cairn_repair(run, a->bad, 0, 1, &r, NULL) == CAIRN_OK) {
+        moved = json_array_size(r.dropped) + json_array_size(r.collected) + json_array_size(r.mended);
+        if (moved)
+            snprintf(text, size, "; %sto fall back to what is good: cairn verify %s--repair %.200s", first, deep, a->dir);
+        else if (json_array_size(r.missing))
+            snprintf(text, size, "; %scairn run %.150s/recipe.yaml --run %.150s makes again what is missing", first, a->dir, a->dir);
+        else if (json_array_size(r.left) == json_array_size(a->bad))
+            snprintf(text, size, "; --repair would leave it: %.250s", json_string_value(json_object_get(json_array_get(r.left, 0), "why")));
+    }
+    cairn_repair_free(&r);
+}
+
 /* What is bad was told on stdout: what is left to say of it is how much it is, and what to do. What a run was given (its own files, a
  * base from elsewhere) nothing can make again, and a run that cannot be opened is not repaired. */
 static void sum_up(const struct args *a, const struct cairn_run *run, struct cairn_error *err)
 {
     size_t n = json_array_size(a->bad), given = a->own + a->base, i;
     const char *put_back = given ? "; first put back what the run was given, as said above" : "";
-    char repair[300] = "";
+    char repair[400] = "";
     json_t *b;
 
-    if (run && given < n)
-        snprintf(repair, sizeof repair, "; %sto fall back to what is good: cairn verify --repair %.200s", given ? "then, " : "", a->dir);
+    if (run && given < n && !a->repair)
+        advise(a, run, given ? "then, " : "", repair, sizeof repair);
     json_array_foreach(a->bad, i, b)
         if (!strcmp(json_string_value(json_object_get(b, "why")), err->text)) {
             if (a->repair)
-                put_back = "", repair[0] = 0;
+                put_back = "";
             else if (given == n)
                 put_back = "; --repair cannot make it again: put back what the run was given, as said above";
             cairn_fail(err, err->code, "%s: %zu bad%s%s", a->dir, n, put_back, repair);
@@ -431,7 +463,7 @@ int cairn_verb_verify(int argc, char **argv)
     enum cairn_status st = CAIRN_OK;
     struct args a = {0};
     struct cairn_verify_counts c = {0};
-    struct cairn_verify_opts o = {.bad = bad, .done = progress, .arg = &a};
+    struct cairn_verify_opts o = {.bad = bad, .missing = missing, .done = progress, .arg = &a};
     struct cairn_repair_result result = {0};
     struct cairn_run *run = NULL;
     struct cairn_lock *lock = NULL;
