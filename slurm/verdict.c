@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -50,10 +51,15 @@ void cairn_work_end_tell(struct cairn_work *w)
 
 int cairn_work_done(const struct cairn_work *w)
 {
-    for (int i = 0; i < w->job->links; i++)
-        if (!cairn_link_done(w->run, &w->job->link[i]))
-            return 0;
-    return 1;
+    char *done = malloc((size_t)w->job->links + 1);
+    int all = done != NULL;
+
+    if (done)
+        cairn_links_done(w->run, w->job->link, w->job->links, done);
+    for (int i = 0; i < w->job->links && all; i++)
+        all = done[i];
+    free(done);
+    return all;
 }
 
 /* --- leaving ----------------------------------------------------------------------------------------------------------- */

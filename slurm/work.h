@@ -27,7 +27,7 @@ struct cairn_work {
 /* How the job ends: `action` (ledger.h) and the sentence, told by cairn_work_end_tell to people and to the ledger. */
 void cairn_work_say(struct cairn_work *w, const char *action, int code, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 void cairn_work_end_tell(struct cairn_work *w);
-/* 1: all links of the job are committed. */
+/* 1: all links of the job are committed, or passed by (gap.h). */
 int cairn_work_done(const struct cairn_work *w);
 
 /* --- verdict.c: each tells the end and returns the job's exit code --------------------------------------------------------- */
