@@ -201,7 +201,7 @@ static void test_stop(void **state)
     rig_trainer(&g, LAB_OVERRIDES(SFT(90)));
     load(&e, &g, "worked.jsonl", NULL);
     cairn_stop_request(SIGTERM);
-    FAILS(CAIRN_EAGAIN, "signal 15", cairn_sft_run(&g.ctx, &g.t, &e, &stats, err));
+    FAILS(CAIRN_EAGAIN, "stopped on request", cairn_sft_run(&g.ctx, &g.t, &e, &stats, err));
     cairn_signals_reset();
     cairn_examples_free(&e);
     rig_trainer_close(&g);
