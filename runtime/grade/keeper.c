@@ -257,9 +257,9 @@ static int end_child(struct keeper *k, int slot)
 
     if (c->down < 0)
         return 0;
+    kill(c->pid, SIGKILL); /* before its input ends, which would let it end by itself, and nothing would tell that it was killed */
     close(c->down);
     c->down = -1;
-    kill(c->pid, SIGKILL);
     while (waitpid(c->pid, &status, 0) < 0 && errno == EINTR)
         ;
     if (slot) {
