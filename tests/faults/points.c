@@ -187,6 +187,14 @@ static void add(struct campaign *c, struct point p)
     c->point[c->n++] = p;
 }
 
+/* So many points may not come. One thread makes the same calls each time, but for a few that the clock brings. Of several the number depends on
+ * which is ahead: a save beside the training that has not begun when the next one is due is passed over, so that a slow traced run names calls
+ * that a quick one does not make. */
+static int came_enough(const struct subject *s, long n, long idle)
+{
+    return s->threads > 1 ? idle <= 1 + n / 8 : idle <= n / 50;
+}
+
 /* All subjects; every: of the points, in pass `pass` of several other ones each. */
 static long campaign(struct subject *subject, int n, const struct faults_opts *o, long every, long pass, int *stages, long *total)
 {
@@ -221,7 +229,7 @@ static long campaign(struct subject *subject, int n, const struct faults_opts *o
         }
         snprintf(key, sizeof key, "points/%s/%ld", s->name, pass);
         r = lab_pool_run(s->lab, &(struct lab_pool){o->jobs, c.n, trial, name_of, &c}, key);
-        tap(!r.violated && r.idle * 50 <= c.n, "%s: %ld calls, %ld of %ld fault points, %ld violations%s, %.0f s", s->name, s->calls,
+        tap(!r.violated && came_enough(s, c.n, r.idle), "%s: %ld calls, %ld of %ld fault points, %ld violations%s, %.0f s", s->name, s->calls,
             r.held + r.violated, all, r.violated, r.idle ? " (some calls did not come)" : "", lab_now() - t0);
         violated += r.violated;
         *total += r.held + r.violated;
