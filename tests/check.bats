@@ -69,6 +69,8 @@ json() { jq -e "$1" <<<"$output" >/dev/null || { echo "not so: $1"; echo "$outpu
     says "bad:1"
     is 64 "$cairn" check "$micro" --against "$hf"
     is 64 "$cairn" check "$micro" --legs 1-5 --reference "$BATS_TEST_TMPDIR/ref"
+    is 69 "$cairn" check "$micro" --reference "$BATS_TEST_TMPDIR/nowhere"
+    [ "$output" = "cairn check: $BATS_TEST_TMPDIR/nowhere: No such file or directory" ] # before anything is made
 }
 
 @test "--layers: the first layers of the base alone, of a recipe and of a run" {

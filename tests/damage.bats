@@ -92,7 +92,7 @@ hf() { # DIR: a HuggingFace directory to spoil
     cp -r "$dir" "$dir.mended"
     is 0 "$cairn" verify --repair "$dir.mended"
     is 0 "$cairn" status "$dir.mended"
-    says "cairn verify --repair took it to quarantine/0001; to be made again" "to go on: cairn run $dir.mended/recipe.yaml"
+    says "cairn verify --repair took it to quarantine/0001; to be made again" "to go on: cairn run $dir.mended"
     [[ $output != *killed* ]]
     is 0 "$cairn" run "$micro" --run "$dir.mended" --quiet
     # Found before HDF5 opens the file: the format's own first bytes, too.
@@ -166,6 +166,16 @@ hf() { # DIR: a HuggingFace directory to spoil
     is 69 "$build/bin/cairn-score" "$dir" --step 2
     says "step/000002/rollout"
     is 64 "$build/bin/cairn-score" "$dir" --step 1 --eval nobody
+}
+
+@test "a file of the run's own that is gone: status says it before anything is called, with how it is put back" {
+    dir=$BATS_TEST_TMPDIR/run
+    is 0 "$cairn" init "$micro" --run "$dir"
+    rm "$dir/files/model.tokenizer"
+    is 0 "$cairn" status "$dir"
+    says "model.tokenizer: $dir/files/model.tokenizer is missing; put it back: cp " "to go on: cairn verify $dir"
+    is 65 "$cairn" run "$dir" --quiet
+    says "model.tokenizer: $dir/files/model.tokenizer is missing; put it back: cp "
 }
 
 @test "a prompt file that changed behind a run's back: 65 naming it, and how it is put back" {

@@ -215,10 +215,10 @@ looks() {
     copy
     rm "$dir/step/000002/rollout/MANIFEST.json"
     is 65 "$cairn" verify --deep "$dir"
-    says "its input step/000002/rollout is not there" "3 bad; cairn run $dir/recipe.yaml --run $dir makes again what is missing"
+    says "its input step/000002/rollout is not there" "3 bad; cairn run $dir makes again what is missing"
     [[ $output != *"--repair"* ]] || { echo "$output"; return 1; }
     is 0 "$cairn" verify --deep --repair "$dir"
-    says "missing: step/000002/rollout: is not there; cairn run makes it again" "to go on: cairn run $dir/recipe.yaml --run $dir"
+    says "missing: step/000002/rollout: is not there; cairn run makes it again" "to go on: cairn run $dir"
     [ ! -e "$dir/quarantine" ]
     shard policy/000003 # a repair of something else leaves what hangs on it alone, too
     is 65 "$cairn" verify --deep "$dir"

@@ -271,6 +271,9 @@ LINES
     is 65 "$cairn" submit "$new" --dry-run
     says "train.on_policy: require"
     [ ! -e "$new/step/000000" ]
+    is 0 "$cairn" status "$new"
+    says "cairn replay $new --train --run $new-train train.on_policy=correct train.correction=tis"
+    [[ $output != *"to go on:"* ]]
     is 65 "$cairn" replay "$new" --train --run "$new-train"
     says "train.on_policy: require"
     [ ! -e "$new-train" ]
@@ -358,7 +361,7 @@ LINES
     for hole in 2 3; do
         mv "$dir/step/00000$hole/rollout" "$BATS_TEST_TMPDIR/rollout"
         is 69 "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/new" --quiet --only step=1,$hole
-        says "step/00000$hole/rollout is not there" "cairn run $dir/recipe.yaml --run $dir;" "--only step=1"
+        says "step/00000$hole/rollout is not there" "cairn run $dir;" "--only step=1"
         [ $hole = 3 ] || is 69 "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/new" --quiet
         says "--only step=1$([ $hole = 3 ] || echo ,3)"
         [ ! -e "$BATS_TEST_TMPDIR/new" ]

@@ -169,6 +169,21 @@ LINES
     says "train.learning_rate" "0.5"
 }
 
+@test "a run goes on by its directory alone, and with ops keys; not beside another --run" {
+    dir=$BATS_TEST_TMPDIR/run
+    is 0 "$cairn" init "$micro" --run "$dir"
+    is 0 "$cairn" status "$dir"
+    says "to go on: cairn run $dir"
+    is 0 "$cairn" run "$dir" --quiet checkpoint.keep=3
+    same "$dir"
+    is 78 "$cairn" run "$dir" --quiet train.learning_rate=0.5
+    says "train.learning_rate" "0.5"
+    is 64 "$cairn" run "$dir" --run "$dir.other"
+    says "$dir is a run: leave --run out"
+    is 64 "$cairn" run "$BATS_TEST_TMPDIR"
+    says "--run DIR is missing"
+}
+
 @test "status: a table and an object, for runs that are done, under way, and begun" {
     is 0 "$cairn" status "$BATS_FILE_TMPDIR/whole"
     says "2 of 2 steps"

@@ -1,4 +1,5 @@
 /* check.c - `cairn check RECIPE|DIR`: the gate (tools/check/check.h). */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -199,6 +200,8 @@ int cairn_verb_check(int argc, char **argv)
         return cairn_cli_usage("check", "--against says what --reference FILE was made from; there is none");
     cairn_signals_install();
     cairn_log_quiet(a.quiet || a.json);
+    if (a.reference && access(a.reference, R_OK)) /* leg 0 reads it last */
+        TRY(cairn_fail(&err, errno == ENOENT ? CAIRN_ENOINPUT : CAIRN_EIO, "%s: %s", a.reference, strerror(errno)));
     o.threads = (int)a.threads;
     o.locate = a.locate;
     o.against = a.against;

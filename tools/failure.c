@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "tools/quarantine.h"
+#include "tools/replay.h"
 
 #define TAIL_BYTES (256 << 10)
 
@@ -135,6 +136,41 @@ int cairn_failure_next(enum cairn_failure f, const struct cairn_run *run, char *
     if (f != CAIRN_FAILURE_OTHER)
         snprintf(next, size, "cairn verify %s%s", how[f], run->dir);
     return f != CAIRN_FAILURE_OTHER;
+}
+
+/* The outside file of that key is not where the run looks for it: cairn_run_outside says so, and how it is put back. */
+static int given_gone(const struct cairn_run *run, const char *key, struct cairn_error *why)
+{
+    const json_t *o = json_object_get(json_object_get(run->info, "outside"), key);
+    const char *copy = json_string_value(json_object_get(o, "copy")), *original = json_string_value(json_object_get(o, "path"));
+    char *path = copy ? cairn_run_path(run, copy) : original ? strdup(original) : NULL, *found = NULL;
+    int gone = path && !cairn_path_exists(path) && cairn_run_outside(run, key, &found, why) == CAIRN_EDATA;
+
+    free(path);
+    free(found);
+    return gone;
+}
+
+int cairn_failure_ahead(const struct cairn_run *run, const struct cairn_link *l, char *reason, size_t size, char *next, size_t next_size)
+{
+    struct cairn_error why = {0};
+    char **key = NULL;
+    int n = 0, held = 0;
+
+    if (cairn_replay_origin_check(run, &why) != CAIRN_OK) {
+        snprintf(reason, size, "%s", why.text);
+        next[0] = 0; /* the sentence has it */
+        return 1;
+    }
+    if (cairn_link_outside(run, l, &key, &n, NULL) != CAIRN_OK)
+        return 0;
+    for (int i = 0; i < n && !held; i++)
+        if ((held = given_gone(run, key[i], &why))) {
+            snprintf(reason, size, "%s", why.text);
+            cairn_failure_next(CAIRN_FAILURE_GIVEN, run, next, next_size);
+        }
+    cairn_strings_free(key, n);
+    return held;
 }
 
 int cairn_link_quarantined(const struct cairn_run *run, const struct cairn_link *l, char *name, size_t size)

@@ -23,6 +23,11 @@ enum cairn_failure cairn_failure_of(const struct cairn_run *run, const struct ca
 /* The command that such a failure asks for ("cairn verify --repair RUN"); 0, and nothing is written: none of its own. */
 int cairn_failure_next(enum cairn_failure f, const struct cairn_run *run, char *next, size_t size);
 
+/* What refuses the next call, whatever became of the last one: a file that l, the next link, reads is gone, or the rollouts that the run was to
+ * bring are missing or cannot be trained on. 1: the sentence is in reason (cut to size) and the command that helps, if it does not name
+ * it, in next. 0: nothing, both untouched. Contents are not looked at. */
+int cairn_failure_ahead(const struct cairn_run *run, const struct cairn_link *l, char *reason, size_t size, char *next, size_t next_size);
+
 /* The quarantine ("quarantine/0002") of RUN to which a repair has taken l, the newest if there are several. 1, or 0: none. */
 int cairn_link_quarantined(const struct cairn_run *run, const struct cairn_link *l, char *name, size_t size);
 

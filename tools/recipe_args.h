@@ -1,4 +1,4 @@
-/* recipe_args.h - the words "RECIPE --run DIR key=value ..." that init, run and replay share. */
+/* recipe_args.h - the words "RECIPE --run DIR key=value ..." that init, run, submit and replay share. */
 #ifndef CAIRN_TOOLS_RECIPE_ARGS_H
 #define CAIRN_TOOLS_RECIPE_ARGS_H
 
@@ -31,5 +31,9 @@ static inline error_t cairn_recipe_args_take(struct cairn_recipe_args *a, const 
     a->recipe = word;
     return 0;
 }
+
+/* Where the words say that the run is (*dir, borrowed), and its recipe (*file, malloc'ed): RECIPE --run DIR, or DIR alone that is a run, with its own
+ * recipe. The caller has seen to it that .recipe is there, and .run or a run. CAIRN_EUSAGE: a run, and --run names another place. */
+enum cairn_status cairn_recipe_args_where(const struct cairn_recipe_args *a, const char **dir, char **file, struct cairn_error *err);
 
 #endif

@@ -476,7 +476,7 @@ static enum cairn_status command_put(const struct cairn_run *run, const struct c
     enum cairn_status st = cairn_replay_trains(run, l, run->recipe, &keys, &why);
 
     if (st == CAIRN_OK)
-        cairn_str_printf(out, "cairn run %s/recipe.yaml --run %s", run->dir, run->dir);
+        cairn_str_printf(out, "cairn run %s", run->dir);
     else if (keys.len) {
         cairn_str_printf(out, "cairn replay %s --train --run %s-train%s", run->dir, run->dir, cairn_str_z(&keys));
         cairn_info("%s", why.text);

@@ -188,9 +188,9 @@ static enum cairn_status missing_fail(const struct cairn_run *old, int64_t missi
 
     cairn_only_numbers_put(s->step, s->n, &there);
     st = name ? cairn_fail(err, CAIRN_ENOINPUT,
-                           "%s is not there, so step %lld cannot be trained again; to make it: cairn run %s/recipe.yaml --run %s; to leave it out: "
+                           "%s is not there, so step %lld cannot be trained again; to make it: cairn run %s; to leave it out: "
                            "--only step=%.100s",
-                           name, (long long)missing, old->dir, old->dir, cairn_str_z(&there))
+                           name, (long long)missing, old->dir, cairn_str_z(&there))
               : CAIRN_NOMEM(err);
     cairn_str_free(&there);
     free(name);

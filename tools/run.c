@@ -1,4 +1,4 @@
-/* run.c - `cairn run RECIPE --run DIR`: the chain on this machine, without a scheduler.
+/* run.c - `cairn run RECIPE --run DIR`, `cairn run DIR`: the chain on this machine, without a scheduler.
  *
  * Chained: starts one stage executable after the other, each for one link that has no manifest yet. Resident: one mpirun of all roles, which
  * find out by themselves what is to be done (launch.h). Tells what was done from the manifests. Holds the directory's lock
@@ -44,9 +44,9 @@ static const struct cairn_cli_slot slots[] = {
 };
 
 static const struct argp argp = {
-    options, NULL, "RECIPE --run DIR [key=value ...]",
+    options, NULL, "RECIPE --run DIR [key=value ...]\nDIR [key=value ...]",
     "Runs a recipe on this machine, step after step: rollout, score, train, sync. Call it again after anything "
-    "(a kill, a full disk, a reboot): it goes on where the run stands, with the same bits.\v"
+    "(a kill, a full disk, a reboot), with the recipe or by the run's directory alone: it goes on where the run stands, with the same bits.\v"
     "SIGTERM and Ctrl-C stop it at the next unit of work and exit 75: run me again. Every key of a recipe may be given as key=value; "
     "recipes/base.yaml has them all, with their meaning. cairn status shows how far a run is.\n\n"
     "Examples:\n  cairn run recipes/tiny.yaml --run /tmp/tiny\n  cairn run recipes/tiny.yaml --run /tmp/tiny run.steps=5",
@@ -263,20 +263,24 @@ int cairn_verb_run(int argc, char **argv)
     struct cairn_recipe *recipe = NULL;
     struct cairn_run *run = NULL;
     struct cairn_place place = {0};
+    const char *dir;
+    char *file = NULL;
     int done, usage = cairn_cli_read(&argp, slots, argc, argv, &a, &done);
     double t0 = cairn_now_s();
 
     if (usage || done)
         return usage;
-    if (!a.recipe.recipe || !a.recipe.run)
-        return cairn_cli_usage("run", "%s", a.recipe.recipe ? "--run DIR is missing" : "RECIPE is missing");
+    if (!a.recipe.recipe)
+        return cairn_cli_usage("run", "RECIPE or DIR is missing");
+    if (!a.recipe.run && !cairn_run_there(a.recipe.recipe))
+        return cairn_cli_usage("run", "--run DIR is missing");
     cairn_signals_install();
     cairn_log_quiet(a.quiet || a.json);
-    st = cairn_recipe_load(&recipe, a.recipe.recipe, a.recipe.overrides, a.recipe.override, &err);
-    TRY(cairn_run_recipe_wrong(a.recipe.recipe, st, &err));
-    TRY(cairn_place_take(&place, a.recipe.run, 1, &err));
-    TRY(cairn_fit_new(a.recipe.run, recipe, &err));
-    TRY(cairn_run_init(&run, a.recipe.run, recipe, &err));
+    TRY(cairn_recipe_args_where(&a.recipe, &dir, &file, &err));
+    TRY(cairn_run_recipe_wrong(file, cairn_recipe_load(&recipe, file, a.recipe.overrides, a.recipe.override, &err), &err));
+    TRY(cairn_place_take(&place, dir, 1, &err));
+    TRY(cairn_fit_new(dir, recipe, &err));
+    TRY(cairn_run_init(&run, dir, recipe, &err));
     recipe = NULL;
     TRY(cairn_replay_origin_check(run, &err));
     TRY(chain_run(run, &a, &err));
@@ -285,5 +289,6 @@ out:
     cairn_run_close(run);
     cairn_place_leave(&place);
     cairn_recipe_free(recipe);
+    free(file);
     return st == CAIRN_OK ? 0 : cairn_cli_fail("run", &err);
 }

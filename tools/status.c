@@ -217,10 +217,9 @@ static json_t *row_make(const struct cairn_run *run, struct cairn_trail *trail, 
             if (*damaged) {
                 snprintf(reason, sizeof reason, "waits for the repair of what is damaged");
                 cairn_failure_next(CAIRN_FAILURE_ARTEFACT, run, next, sizeof next);
-            } else if (cairn_trail_used(trail))
-                snprintf(next, sizeof next, "cairn submit %s", run->dir);
-            else
-                snprintf(next, sizeof next, "cairn run %s/recipe.yaml --run %s", run->dir, run->dir);
+            } else if (!cairn_failure_ahead(run, l, reason, sizeof reason, next, sizeof next)) {
+                snprintf(next, sizeof next, "cairn %s %s", cairn_trail_used(trail) ? "submit" : "run", run->dir);
+            }
         }
         if (!strcmp(state, "failed")) /* the same call again would end the same way */
             cairn_failure_next(cairn_failure_of(run, l, event), run, next, sizeof next);

@@ -72,19 +72,14 @@ static enum cairn_status run_make(const struct args *a, struct cairn_run **run, 
     enum cairn_status st = CAIRN_OK;
     struct cairn_recipe *recipe = NULL;
     struct cairn_place place = {0};
-    const char *dir = a->recipe.run ? a->recipe.run : a->recipe.recipe;
-    int from_run = cairn_run_there(a->recipe.recipe);
+    const char *dir;
     char *file = NULL;
 
-    if (from_run && a->recipe.run && strcmp(a->recipe.run, a->recipe.recipe))
-        TRY(cairn_fail(err, CAIRN_EUSAGE, "%s is a run: leave --run out, or name a recipe", a->recipe.recipe));
-    if (from_run && !a->recipe.overrides && (a->dry || is_begun(dir))) {
+    TRY(cairn_recipe_args_where(&a->recipe, &dir, &file, err));
+    if (cairn_run_there(a->recipe.recipe) && !a->recipe.overrides && (a->dry || is_begun(dir))) {
         TRY(cairn_run_open(run, dir, err));
         goto out;
     }
-    file = from_run ? cairn_path_join(dir, "recipe.yaml") : strdup(a->recipe.recipe);
-    if (!file)
-        TRY(CAIRN_NOMEM(err));
     TRY(cairn_run_recipe_wrong(file, cairn_recipe_load(&recipe, file, a->recipe.overrides, a->recipe.override, err), err));
     if (!a->dry && !is_begun(dir))
         TRY(cairn_fit_build(recipe, err));

@@ -302,7 +302,7 @@ static void repair_print(const struct args *a, const struct cairn_run *run, cons
         printf("; ");
     }
     if (json_array_size(r->dropped) || json_array_size(r->missing))
-        printf("to go on: cairn run %s/recipe.yaml --run %s\n", run->dir, run->dir);
+        printf("to go on: cairn run %s\n", run->dir);
 }
 
 static enum cairn_status repair(const struct args *a, const struct cairn_run *run, struct cairn_repair_result *r, struct cairn_error *err)
@@ -428,7 +428,7 @@ static void advise(const struct args *a, const struct cairn_run *run, const char
         if (moved)
             snprintf(text, size, "; %sto fall back to what is good: cairn verify %s--repair %.200s", first, deep, a->dir);
         else if (json_array_size(r.missing))
-            snprintf(text, size, "; %scairn run %.150s/recipe.yaml --run %.150s makes again what is missing", first, a->dir, a->dir);
+            snprintf(text, size, "; %scairn run %.200s makes again what is missing", first, a->dir);
         else if (json_array_size(r.left) == json_array_size(a->bad))
             snprintf(text, size, "; --repair would leave it: %.250s", json_string_value(json_object_get(json_array_get(r.left, 0), "why")));
     }

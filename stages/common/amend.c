@@ -195,8 +195,8 @@ enum cairn_status cairn_amendment_check(const char *dir, const struct cairn_reci
 
     if (cairn_recipe_diff(before, after, CAIRN_OPS, &lines)) {
         lines.p[strcspn(lines.p, "\n")] = 0;
-        TRY(cairn_fail(err, CAIRN_ERECIPE, "%.200s: this key changes no number, it may change at any: cairn run %s/recipe.yaml --run %s key=value",
-                       lines.p, dir, dir));
+        TRY(cairn_fail(err, CAIRN_ERECIPE, "%.200s: this key changes no number, it may change at any: cairn run %s key=value",
+                       lines.p, dir));
     }
     cairn_str_clear(&lines);
     cairn_recipe_diff(before, after, CAIRN_AMENDABLE | CAIRN_MOVED, &lines);

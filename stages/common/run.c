@@ -455,9 +455,9 @@ static enum cairn_status recipe_same(struct cairn_run *r, struct cairn_recipe *r
     if (diff.len && diff.p[diff.len - 1] == '\n')
         diff.p[--diff.len] = 0;
     TRY(cairn_fail(err, CAIRN_ERECIPE,
-                   "%s holds a run of another recipe: %.*s; to go on with that one: cairn run %s/recipe.yaml --run %s; to change it "
+                   "%s holds a run of another recipe: %.*s; to go on with that one: cairn run %s; to change it "
                    "from a step on: cairn amend %s key=value --from-step N; or take a new directory",
-                   r->dir, dir == r->dir ? (int)(300 - 4 * strlen(dir)) : 240, cairn_str_z(&diff), dir, dir, dir));
+                   r->dir, dir == r->dir ? (int)(300 - 3 * strlen(dir)) : 240, cairn_str_z(&diff), dir, dir));
 out:
     cairn_str_free(&diff);
     cairn_str_free(&other);
