@@ -239,6 +239,100 @@ looks() {
     whole
 }
 
+@test "a base that is missing: the run makes its own again; one from elsewhere is put back; nothing else goes" {
+    copy
+    rm -r "$dir/base"
+    is 65 "$cairn" verify --deep "$dir"
+    says "its input base is not there" "cairn run $dir makes again what is missing"
+    is 0 "$cairn" verify --deep --repair "$dir"
+    says "missing: base: is not there; cairn run makes it again"
+    [ ! -e "$dir/quarantine" ]
+    whole
+    dir=$BATS_TEST_TMPDIR/given
+    cp -r "$BATS_FILE_TMPDIR/whole/base" "$BATS_TEST_TMPDIR/imported"
+    micro_run "$dir" model.init=null model.from="$BATS_TEST_TMPDIR/imported" run.steps=2
+    mv "$BATS_TEST_TMPDIR/imported" "$BATS_TEST_TMPDIR/away"
+    is 65 "$cairn" verify --deep "$dir"
+    says "leads to $BATS_TEST_TMPDIR/imported, which is not there" "first put back what the run was given"
+    [[ $output != *"--repair"* ]] || { echo "$output"; return 1; }
+    "$cairn" verify --deep --repair "$dir" || true
+    [ ! -e "$dir/quarantine" ]
+    mv "$BATS_TEST_TMPDIR/away" "$BATS_TEST_TMPDIR/imported"
+    is 0 "$cairn" verify --deep "$dir"
+}
+
+@test "many generations that are missing are looked at once each" {
+    dir=$BATS_TEST_TMPDIR/long
+    is 0 "$cairn" run tests/faults/micro.yaml --run "$dir" --quiet run.steps=14 run.eval_every=0 checkpoint.keep=20 checkpoint.keep_policies=all
+    for s in 0{1..9} 1{0..2}; do rm -r "$dir/step/0000$s" "$dir/policy/0000$s"; done
+    is 65 timeout 60 "$cairn" verify --deep "$dir"
+    says "cairn run $dir makes again what is missing"
+    is 0 timeout 60 "$cairn" verify --deep --repair "$dir"
+    [ ! -e "$dir/quarantine" ]
+}
+
+@test "missing behind something damaged that nobody can make again: passed by, too; an evaluation costs no training" {
+    dir=$BATS_TEST_TMPDIR/run
+    is 0 "$cairn" run tests/faults/micro.yaml --run "$dir" --quiet run.steps=4
+    cp -r "$dir" "$dir-2"
+    rm -r "$dir/eval/000002/held/score"
+    shard eval/000002/held/rollout
+    is 65 "$cairn" run "$dir" --quiet
+    says "before it is run again: cairn verify --repair $dir"
+    is 0 "$cairn" verify --repair "$dir"
+    says "collected: eval/000002/held/rollout: damaged"
+    [[ $output != *"dropped"* ]] || { echo "$output"; return 1; }
+    is 0 "$cairn" run "$dir" --quiet
+    dir=$dir-2
+    echo >>"$dir/step/000002/rollout/MANIFEST.json"
+    rm -r "$dir/step/000002/score"
+    is 0 "$cairn" run "$dir" --quiet
+    is 65 "$cairn" verify --repair "$dir"
+    says "left: step/000002/rollout" "nothing that is still to be made reads it"
+    [[ $output != *"dropped"* ]] || { echo "$output"; return 1; }
+}
+
+@test "nothing is bad, and what is needed next was collected: verify says it, repair falls back, the run goes on with the same bits" {
+    dir=$BATS_TEST_TMPDIR/run
+    is 0 "$cairn" run tests/faults/micro.yaml --run "$dir" --quiet run.steps=3
+    cp -r "$dir" "$dir-as-it-was"
+    is 0 "$cairn" run "$dir-as-it-was" --quiet run.steps=4
+    is 0 "$cairn" init "$dir/recipe.yaml" --run "$dir" run.steps=4
+    rm -r "$dir/step/000003/train" "$dir/policy/000003" "$dir/eval/000003" # step/000002/train was collected
+    is 69 "$cairn" run "$dir" --quiet
+    says "before it is run again: cairn verify --deep --repair $dir"
+    is 0 "$cairn" verify --deep "$dir"
+    says "the run cannot go on" "cairn verify --deep --repair $dir"
+    is 0 "$cairn" verify --deep --repair "$dir"
+    says "the run begins anew"
+    is 0 "$cairn" run "$dir" --quiet
+    diff <("$cairn" digest "$dir-as-it-was" | grep -v '^3 eval') <("$cairn" digest "$dir")
+}
+
+@test "what lies behind the run's last step is left alone" {
+    copy
+    is 0 "$cairn" init "$dir/recipe.yaml" --run "$dir" run.steps=1
+    rm -r "$dir/policy/000002"
+    is 65 "$cairn" verify --deep "$dir"
+    says "--repair would leave it: " "the run ends before it (run.steps)"
+    is 65 "$cairn" verify --deep --repair "$dir"
+    says "left: step/000003/rollout"
+    [ ! -e "$dir/quarantine" ]
+}
+
+@test "a damaged record of the gate is made again alone" {
+    dir=$BATS_TEST_TMPDIR/run
+    is 0 "$cairn" run tests/faults/micro.yaml --run "$dir" --quiet run.steps=4 run.eval_every=0 warm_start=null run.check=first
+    "$cairn" digest "$dir" >"$dir.digest"
+    echo >>"$dir/check/MANIFEST.json"
+    is 65 "$cairn" run "$dir" --quiet
+    says "cairn verify --repair $dir takes it out"
+    is 0 "$cairn" verify --repair "$dir"
+    says "dropped: check: damaged"
+    is 0 "$cairn" run "$dir" --quiet
+    "$cairn" digest "$dir" | diff "$dir.digest" -
+}
+
 @test "killed while it repairs: the same call goes on" {
     copy
     shard step/000003/train

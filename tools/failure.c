@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -100,17 +99,6 @@ static int names_given(const struct cairn_run *run, const char *text)
     return 0;
 }
 
-/* 1: RUN/base leads to an import, which no run can make again. */
-static int base_given(const struct cairn_run *run)
-{
-    char *path = cairn_run_path(run, "base");
-    struct stat sb;
-    int link = path && !lstat(path, &sb) && S_ISLNK(sb.st_mode);
-
-    free(path);
-    return link;
-}
-
 enum cairn_failure cairn_failure_of(const struct cairn_run *run, const struct cairn_link *l, const json_t *event)
 {
     const char *ev = json_string_value(json_object_get(event, "ev")), *text = json_string_value(json_object_get(event, "text"));
@@ -122,7 +110,7 @@ enum cairn_failure cairn_failure_of(const struct cairn_run *run, const struct ca
         return CAIRN_FAILURE_GONE;
     if (code != CAIRN_EDATA)
         return CAIRN_FAILURE_OTHER;
-    if (names(run, "base", text) && base_given(run))
+    if (names(run, "base", text) && cairn_run_base_given(run))
         return CAIRN_FAILURE_GIVEN;
     if (names_artefact(run, l, text))
         return CAIRN_FAILURE_ARTEFACT;
@@ -136,6 +124,14 @@ int cairn_failure_next(enum cairn_failure f, const struct cairn_run *run, char *
     if (f != CAIRN_FAILURE_OTHER)
         snprintf(next, size, "cairn verify %s%s", how[f], run->dir);
     return f != CAIRN_FAILURE_OTHER;
+}
+
+void cairn_go_on(const struct cairn_run *run, char *command, size_t size)
+{
+    if (cairn_replay_origin(run->recipe, "run"))
+        snprintf(command, size, "cairn replay OLD --train --run %s", run->dir);
+    else
+        snprintf(command, size, "cairn run %s", run->dir);
 }
 
 /* The outside file of that key is not where the run looks for it: cairn_run_outside says so, and how it is put back. */

@@ -28,6 +28,9 @@ int cairn_failure_next(enum cairn_failure f, const struct cairn_run *run, char *
  * it, in next. 0: nothing, both untouched. Contents are not looked at. */
 int cairn_failure_ahead(const struct cairn_run *run, const struct cairn_link *l, char *reason, size_t size, char *next, size_t next_size);
 
+/* The command that goes on with a run on this machine: cairn run, or of a run that `replay --train` made that call again. */
+void cairn_go_on(const struct cairn_run *run, char *command, size_t size);
+
 /* The quarantine ("quarantine/0002") of RUN to which a repair has taken l, the newest if there are several. 1, or 0: none. */
 int cairn_link_quarantined(const struct cairn_run *run, const struct cairn_link *l, char *name, size_t size);
 

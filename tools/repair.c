@@ -27,14 +27,22 @@ struct node {
     char *why; /* it is dropped because; NULL: it stays */
 };
 
+/* What link i of the chain makes. */
+struct product {
+    char *path; /* relative to RUN */
+    int link;
+};
+
 struct graph {
     const struct cairn_run *run;
     struct node *node; /* in the order of the chain */
     struct node **by_path; /* sorted; NULL while the walk goes on */
     int n, cap;
     struct cairn_link *chain; /* links of it */
+    struct product *product;  /* (links) by path */
     char *pass;               /* those that nobody will make, as far as is known (gap.h) */
-    int links;
+    char *makeable;           /* (known) of the first links of the chain: it is there as it should be, or can be made from what is */
+    int links, known;
 };
 
 void cairn_repair_free(struct cairn_repair_result *r)
@@ -115,34 +123,45 @@ static void place(struct node *v)
                 v->order = cairn_starts_with(v->path, "eval/") ? 5 + s : 1 + s;
 }
 
-/* The one of the n links that makes `path`; -1: none does. */
-static int maker(const struct cairn_link *chain, int n, const char *path)
+static int product_order(const void *a, const void *b)
 {
-    int found = -1;
+    return strcmp(((const struct product *)a)->path, ((const struct product *)b)->path);
+}
 
-    for (int i = 0; i < n && found < 0; i++) {
-        char *relative = cairn_link_relative(&chain[i]);
+static enum cairn_status chain_read(struct graph *g, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
 
-        if (relative && !strcmp(relative, path))
-            found = i;
-        free(relative);
+    TRY(cairn_run_chain(g->run, &g->chain, &g->links, err));
+    g->product = calloc((size_t)g->links + 1, sizeof *g->product);
+    g->makeable = malloc((size_t)g->links + 1);
+    if (!g->product || !g->makeable)
+        TRY(CAIRN_NOMEM(err));
+    for (int i = 0; i < g->links; i++) {
+        g->product[i].link = i;
+        if (!(g->product[i].path = cairn_link_relative(&g->chain[i])))
+            TRY(CAIRN_NOMEM(err));
     }
-    return found;
+    qsort(g->product, (size_t)g->links, sizeof *g->product, product_order);
+out:
+    return st;
+}
+
+/* The link that makes `path`; -1: none does. */
+static int maker(const struct graph *g, const char *path)
+{
+    const struct product key = {.path = (char *)path},
+                         *found = bsearch(&key, g->product, (size_t)g->links, sizeof *g->product, product_order);
+
+    return found ? found->link : -1;
 }
 
 /* Of a manifest that cannot be read: what such a link reads. */
 static enum cairn_status inputs_guess(const struct graph *g, struct node *v, struct cairn_error *err)
 {
-    struct cairn_link *chain = NULL;
-    enum cairn_status st = CAIRN_OK;
-    int n = 0, i;
+    int i = maker(g, v->path);
 
-    TRY(cairn_run_chain(g->run, &chain, &n, err));
-    if ((i = maker(chain, n, v->path)) >= 0)
-        TRY(cairn_link_inputs(g->run, &chain[i], &v->input, &v->inputs, err));
-out:
-    free(chain);
-    return st;
+    return i < 0 ? CAIRN_OK : cairn_link_inputs(g->run, &g->chain[i], &v->input, &v->inputs, err);
 }
 
 static enum cairn_status node_add(void *arg, const struct cairn_artefact *a, struct cairn_error *err)
@@ -196,8 +215,12 @@ static void graph_free(struct graph *g)
     }
     free(g->node);
     free(g->by_path);
+    for (int i = 0; g->product && i < g->links; i++)
+        free(g->product[i].path);
+    free(g->product);
     free(g->chain);
     free(g->pass);
+    free(g->makeable);
 }
 
 /* ---- what goes ----------------------------------------------------------------------------------------------------------- */
@@ -283,34 +306,58 @@ out:
     return st;
 }
 
-/* Is `path` there as it should be, or does the chain make it from what is? */
-static enum cairn_status makeable(const struct graph *g, const struct cairn_link *chain, int n, const char *path, int *yes, struct cairn_error *err)
+static int is_base(const char *path)
 {
-    const struct node *v = find(g, path);
-    enum cairn_status st = CAIRN_OK;
-    char **input = NULL, *dir = NULL;
-    int inputs = 0, i;
+    return !strcmp(path, "base");
+}
 
-    *yes = 0;
-    if (v) {
-        *yes = v->readable && !v->collected && !v->damaged;
-        return CAIRN_OK;
-    }
-    if (!(dir = cairn_run_path(g->run, path)))
+static int is_whole(const struct node *v)
+{
+    return v->readable && !v->collected && !v->damaged;
+}
+
+/* Is RUN/base, or policy 0 where no link makes it, there as it should be, or not there? Then the next call makes it, of the recipe and of the base.
+ * Of a base that is a link: where that leads nowhere, verify has told so, and what was made from it is not damaged. */
+static int begun_makeable(const struct graph *g, const char *path)
+{
+    const struct node *v = find(g, path), *base = find(g, "base");
+
+    return v ? is_whole(v) : is_base(path) || (!strcmp(path, "policy/000000") && (!base || is_whole(base)));
+}
+
+/* Is what link i makes there as it should be, or made from what is? What a link reads stands before it. */
+static enum cairn_status link_makeable(struct graph *g, int i, char *yes, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    char *path = cairn_link_relative(&g->chain[i]), **input = NULL;
+    const struct node *v = path ? find(g, path) : NULL;
+    int inputs = 0;
+
+    if (!path)
         TRY(CAIRN_NOMEM(err));
-    if (cairn_artefact_committed(dir)) { /* RUN/base may be a link: no part of the walk */
-        *yes = !cairn_artefact_collected(dir);
-        goto out;
+    if (!v)
+        TRY(cairn_link_inputs(g->run, &g->chain[i], &input, &inputs, err));
+    *yes = (char)(!v || is_whole(v));
+    for (int k = 0; k < inputs && *yes; k++) {
+        int from = maker(g, input[k]);
+
+        *yes = (char)(from < 0 ? begun_makeable(g, input[k]) : from < i && g->makeable[from]);
     }
-    if ((i = maker(chain, n, path)) < 0)
-        goto out;
-    TRY(cairn_link_inputs(g->run, &chain[i], &input, &inputs, err));
-    *yes = 1;
-    for (int k = 0; k < inputs && *yes; k++)
-        TRY(makeable(g, chain, i, input[k], yes, err)); /* what a link reads stands before it */
 out:
     cairn_strings_free(input, inputs);
-    free(dir);
+    free(path);
+    return st;
+}
+
+static enum cairn_status makeable(struct graph *g, const char *path, int *yes, struct cairn_error *err)
+{
+    const int i = maker(g, path);
+    enum cairn_status st = CAIRN_OK;
+
+    for (; g->known <= i; g->known++)
+        TRY(link_makeable(g, g->known, &g->makeable[g->known], err));
+    *yes = i < 0 ? begun_makeable(g, path) : g->makeable[i];
+out:
     return st;
 }
 
@@ -329,26 +376,27 @@ static int noted(const json_t *list, const char *path)
  * is not as it was. */
 static enum cairn_status pass_mark(struct graph *g, int dependents, int *changed, struct cairn_error *err)
 {
-    char *done = malloc((size_t)g->links + 1), *pass = calloc((size_t)g->links + 1, 1);
+    char *done = malloc((size_t)g->links + 1), *damaged = malloc((size_t)g->links + 1), *pass = calloc((size_t)g->links + 1, 1);
     enum cairn_status st = CAIRN_OK;
 
-    if (!done || !pass)
+    if (!done || !damaged || !pass)
         TRY(CAIRN_NOMEM(err));
-    for (int i = 0; i < g->links; i++) {
-        char *relative = cairn_link_relative(&g->chain[i]);
-        const struct node *v = relative ? find(g, relative) : NULL;
+    for (int k = 0; k < g->links; k++) {
+        const struct node *v = find(g, g->product[k].path);
+        const int i = g->product[k].link;
 
-        free(relative);
         done[i] = v && !v->why;
+        damaged[i] = v && v->damaged;
     }
     if (!dependents)
-        TRY(cairn_links_pass(g->run, g->chain, g->links, done, NULL, pass, err));
+        TRY(cairn_links_pass(g->run, g->chain, g->links, done, damaged, pass, err));
     *changed = !g->pass || memcmp(g->pass, pass, (size_t)g->links);
     free(g->pass);
     g->pass = pass;
     pass = NULL;
 out:
     free(done);
+    free(damaged);
     free(pass);
     return st;
 }
@@ -366,12 +414,14 @@ static enum cairn_status missing_sort(struct graph *g, const json_t *bad, struct
         struct node *v = input ? owner(g, json_string_value(json_object_get(b, "path")), &rel) : NULL;
         int again = 0, link;
 
-        if (!v)
+        if (!v || (is_base(input) && cairn_run_base_given(g->run)))
             continue;
-        TRY(makeable(g, g->chain, g->links, input, &again, err));
-        link = maker(g->chain, g->links, input);
+        TRY(makeable(g, input, &again, err));
+        link = maker(g, input);
         if (again && !noted(out->missing, input)) {
             TRY(note(out->missing, input, "is not there; cairn run makes it again", err));
+        } else if (!again && link < 0 && v->step > cairn_recipe_i64(g->run->recipe, "run.steps")) {
+            TRY(note(out->left, v->path, "one of its inputs is not there, and the run ends before it (run.steps)", err));
         } else if (!again && link >= 0 && g->pass[link]) {
             v->orphan = link + 1;
         } else if (!again && !v->damaged) {
@@ -429,7 +479,7 @@ static enum cairn_status needs_mark(struct graph *g, struct cairn_error *err)
             if (!v)
                 continue;
             v->needed = 1;
-            if (v->collected && !links[i].eval) /* as a repair that was interrupted leaves it */
+            if (v->collected && i < g->links && !links[i].eval) /* as an interrupted repair leaves it, or a hand that removed things */
                 v->blocks = 1;
         }
         cairn_strings_free(input, k);
@@ -462,7 +512,7 @@ static enum cairn_status look(struct graph *g, struct node *v, int dependents, i
             TRY(drop(v, cairn_format("made from %s", in->path), err));
         else if (in->damaged)
             TRY(drop(in, strdup(in->bad), err));
-        else if (in->collected)
+        else if (in->collected && (dependents || !cairn_starts_with(v->path, "eval/"))) /* no training is done again for an evaluation */
             TRY(drop(in, cairn_format("its data were collected, and %s must be made from it again", v->path), err));
         else
             continue;
@@ -492,18 +542,15 @@ out:
 /* Are the inputs of v there, with their data, or made again? */
 static int can_be_made(const struct graph *g, const struct node *v, const json_t *missing)
 {
+    if (is_base(v->path) || !strcmp(v->path, cairn_stage_name(CAIRN_STAGE_CHECK))) /* made from the recipe alone; of what is there */
+        return 1;
     for (int k = 0; k < v->inputs; k++) {
         const struct node *in = find(g, v->input[k]);
-        char *dir = in ? NULL : cairn_run_path(g->run, v->input[k]); /* RUN/base may be a link: no part of the walk */
-        int there = in ? !in->collected && !in->aside : dir && cairn_artefact_committed(dir) && !cairn_artefact_collected(dir);
 
-        there = there || noted(missing, v->input[k]);
-
-        free(dir);
-        if (!there)
+        if (!(in ? !in->collected && !in->aside : is_base(v->input[k]) || noted(missing, v->input[k])))
             return 0;
     }
-    return v->readable || v->inputs || !strcmp(v->path, "base"); /* the base is made from the recipe alone */
+    return v->readable || v->inputs;
 }
 
 /* The damaged ones that nothing which is still to be made reads: made again alone, or collected. */
@@ -624,10 +671,10 @@ enum cairn_status cairn_repair(const struct cairn_run *run, const json_t *bad, i
         .dropped = json_array(), .collected = json_array(), .mended = json_array(), .missing = json_array(), .left = json_array(), .policy = -1};
     if (!small || !markers || !out->dropped || !out->collected || !out->mended || !out->missing || !out->left)
         TRY(CAIRN_NOMEM(err));
+    TRY(chain_read(&g, err));
     TRY(cairn_artefact_walk(run->dir, node_add, &g, err));
     TRY(graph_sort(&g, err));
     TRY(sort_out(&g, bad, small, markers, out, err));
-    TRY(cairn_run_chain(run, &g.chain, &g.links, err));
     TRY(pass_mark(&g, dependents, &changed, err));
     TRY(missing_sort(&g, bad, out, err));
     while (changed) { /* what goes may need what was passed by */

@@ -17,6 +17,7 @@
 #include "stages/common/lock.h"
 #include "stages/common/run.h"
 #include "tools/cli.h"
+#include "tools/failure.h"
 #include "tools/inspect.h"
 #include "tools/repair.h"
 #include "tools/verbs.h"
@@ -283,6 +284,7 @@ static void repair_print(const struct args *a, const struct cairn_run *run, cons
 {
     static const char *const titles[] = {"dropped", "collected", "mended", "missing", "left"};
     const json_t *lists[] = {r->dropped, r->collected, r->mended, r->missing, r->left};
+    char command[4300];
 
     for (int k = 0; k < 5; k++) {
         size_t i;
@@ -301,8 +303,10 @@ static void repair_print(const struct args *a, const struct cairn_run *run, cons
             printf("no policy is left: the run begins anew");
         printf("; ");
     }
-    if (json_array_size(r->dropped) || json_array_size(r->missing))
-        printf("to go on: cairn run %s\n", run->dir);
+    if (json_array_size(r->dropped) || json_array_size(r->missing)) {
+        cairn_go_on(run, command, sizeof command);
+        printf("to go on: %s\n", command);
+    }
 }
 
 static enum cairn_status repair(const struct args *a, const struct cairn_run *run, struct cairn_repair_result *r, struct cairn_error *err)
@@ -420,18 +424,33 @@ static void advise(const struct args *a, const struct cairn_run *run, const char
 {
     const char *deep = a->deep ? "--deep " : "";
     struct cairn_repair_result r = {0};
+    char command[4300];
     size_t moved;
 
     text[0] = 0;
+    cairn_go_on(run, command, sizeof command);
     if (cairn_repair(run, a->bad, 0, 1, &r, NULL) == CAIRN_OK) {
         moved = json_array_size(r.dropped) + json_array_size(r.collected) + json_array_size(r.mended);
         if (moved)
             snprintf(text, size, "; %sto fall back to what is good: cairn verify %s--repair %.200s", first, deep, a->dir);
         else if (json_array_size(r.missing))
-            snprintf(text, size, "; %scairn run %.200s makes again what is missing", first, a->dir);
-        else if (json_array_size(r.left) == json_array_size(a->bad))
+            snprintf(text, size, "; %s%.250s makes again what is missing", first, command);
+        else if (json_array_size(r.left) && !first[0]) /* what was given and is gone was told */
             snprintf(text, size, "; --repair would leave it: %.250s", json_string_value(json_object_get(json_array_get(r.left, 0), "why")));
     }
+    cairn_repair_free(&r);
+}
+
+/* Nothing is bad. Does the run go on from what is there? Of one that is at work that cannot be told. */
+static void blocked_tell(const struct cairn_run *run)
+{
+    struct cairn_repair_result r = {0};
+    char holder[400];
+
+    if (!cairn_lock_held(run->dir, holder, sizeof holder) && cairn_repair(run, NULL, 0, 1, &r, NULL) == CAIRN_OK && json_array_size(r.dropped))
+        cairn_warn("%s: nothing is bad, but what is to be made next reads what was collected, so the run cannot go on; to fall back far enough, %zu "
+                   "artefacts: cairn verify --deep --repair %s",
+                   run->dir, json_array_size(r.dropped), run->dir);
     cairn_repair_free(&r);
 }
 
@@ -460,7 +479,7 @@ static void sum_up(const struct args *a, const struct cairn_run *run, struct cai
 int cairn_verb_verify(int argc, char **argv)
 {
     struct cairn_error err = {0}, lost = {0}, first = {0};
-    enum cairn_status st = CAIRN_OK;
+    enum cairn_status st = CAIRN_OK, found;
     struct args a = {0};
     struct cairn_verify_counts c = {0};
     struct cairn_verify_opts o = {.bad = bad, .missing = missing, .done = progress, .arg = &a};
@@ -500,13 +519,16 @@ int cairn_verb_verify(int argc, char **argv)
     st = examine(&a, run, &o, &c, &err);
     if (a.repair && st == CAIRN_EDATA)
         st = examine_again(&a, run, &o, &c, &err);
-    if (a.repair && st == CAIRN_EDATA) {
+    if (a.repair && (st == CAIRN_EDATA || st == CAIRN_OK)) { /* where nothing is bad, something that is needed may be gone */
+        found = st;
         first = err;
         st = repair(&a, run, &result, &err);
-        if (st == CAIRN_OK && a.dry) { /* it is bad as before */
+        if (st == CAIRN_OK && a.dry && found != CAIRN_OK) { /* it is bad as before */
             err = first;
             st = CAIRN_EDATA;
         }
+    } else if (st == CAIRN_OK && run && a.deep) {
+        blocked_tell(run);
     }
     if (st == CAIRN_EDATA)
         sum_up(&a, run, &err);

@@ -8,8 +8,8 @@
 
 /* A link that may be passed by. */
 struct gap {
-    int link;
-    char *path; /* relative to RUN */
+    int link, lost; /* lost: what it reads is gone, nobody makes it (again) */
+    char *path;     /* relative to RUN */
 };
 
 struct gaps {
@@ -17,40 +17,39 @@ struct gaps {
     const struct cairn_link *link;
     const char *done;
     char *pass;
-    struct gap *gap; /* in the order of the chain */
+    struct gap *gap;      /* in the order of the chain */
+    struct gap **by_path; /* sorted */
     int links, n;
 };
 
-/* A whole one of its kind is done behind link i, or behind an evaluation a newer policy: it is not where the run stands. */
-static int passed_over(const struct gaps *g, const char *damaged, int i, int last)
+static int is_whole(const struct gaps *g, const char *damaged, int i)
 {
-    const struct cairn_link *l = &g->link[i];
-
-    for (int k = i + 1; k <= last; k++) {
-        const struct cairn_link *later = &g->link[k];
-
-        if (g->done[k] && !(damaged && damaged[k]) && !later->eval && later->step > l->step &&
-            later->stage == (l->eval ? CAIRN_STAGE_SYNC : l->stage))
-            return 1;
-    }
-    return 0;
+    return g->done[i] && !(damaged && damaged[i]);
 }
 
+/* What has a whole one of its kind of a later step, an evaluation a newer policy, is not where the run stands. */
 static enum cairn_status gaps_find(struct gaps *g, const char *damaged, struct cairn_error *err)
 {
+    int64_t newest[CAIRN_STAGE_CHECK + 1];
     int last = g->links - 1, most = 0;
 
+    for (size_t k = 0; k < sizeof newest / sizeof *newest; k++)
+        newest[k] = -1;
     while (last >= 0 && !g->done[last])
         last--;
-    for (int i = 0; i <= last; i++)
-        most += !g->done[i] || (damaged && damaged[i]);
-    if (!(g->gap = calloc((size_t)most + 1, sizeof *g->gap)))
+    for (int i = 0; i <= last; i++) {
+        most += !is_whole(g, damaged, i);
+        if (is_whole(g, damaged, i) && !g->link[i].eval && g->link[i].step > newest[g->link[i].stage])
+            newest[g->link[i].stage] = g->link[i].step;
+    }
+    if (!(g->gap = calloc((size_t)most + 1, sizeof *g->gap)) || !(g->by_path = malloc(((size_t)most + 1) * sizeof *g->by_path)))
         return CAIRN_NOMEM(err);
     for (int i = 0; i <= last && most; i++) {
-        if ((g->done[i] && !(damaged && damaged[i])) || !passed_over(g, damaged, i, last))
+        if (is_whole(g, damaged, i) || newest[g->link[i].eval ? CAIRN_STAGE_SYNC : g->link[i].stage] <= g->link[i].step)
             continue;
         if (!(g->gap[g->n].path = cairn_link_relative(&g->link[i])))
             return CAIRN_NOMEM(err);
+        g->by_path[g->n] = &g->gap[g->n];
         g->gap[g->n++].link = i;
     }
     return CAIRN_OK;
@@ -61,31 +60,44 @@ static void gaps_free(struct gaps *g)
     for (int k = 0; k < g->n; k++)
         free(g->gap[k].path);
     free(g->gap);
+    free(g->by_path);
+}
+
+static int path_order(const void *a, const void *b)
+{
+    return strcmp((*(struct gap *const *)a)->path, (*(struct gap *const *)b)->path);
 }
 
 static const struct gap *gap_at(const struct gaps *g, const char *path)
 {
-    for (int k = 0; k < g->n; k++)
-        if (!strcmp(g->gap[k].path, path))
-            return &g->gap[k];
-    return NULL;
+    struct gap key = {.path = (char *)path}, *k = &key, **found = bsearch(&k, g->by_path, (size_t)g->n, sizeof *g->by_path, path_order);
+
+    return found ? *found : NULL;
 }
 
-/* Is the data of what stands at `path` gone on purpose, or is it missing and passed by itself? */
+/* What stands at `path`: were its data taken away on purpose, or is it missing or damaged and cannot be made itself? */
 static enum cairn_status is_gone(const struct gaps *g, const char *path, int *gone, struct cairn_error *err)
 {
     const struct gap *gap = gap_at(g, path);
+    struct cairn_names data = {0};
+    enum cairn_status st = CAIRN_OK;
     char *dir;
 
-    if (gap && !g->done[gap->link]) {
-        *gone = g->pass[gap->link];
+    if (gap) {
+        *gone = gap->lost;
         return CAIRN_OK;
     }
     if (!(dir = cairn_run_path(g->run, path)))
         return CAIRN_NOMEM(err);
-    *gone = cairn_artefact_collected(dir) && !cairn_artefact_pinned(dir);
+    *gone = cairn_artefact_collected(dir);
+    if (*gone && cairn_artefact_pinned(dir)) { /* the data of a living pin stay; one that its owner left may stand where there are none */
+        TRY(cairn_artefact_data(&data, dir, err));
+        *gone = data.n == 0;
+    }
+out:
+    cairn_names_free(&data);
     free(dir);
-    return CAIRN_OK;
+    return st;
 }
 
 /* What cannot be made, and what is damaged. What a link reads stands before it, so one pass in order is enough. */
@@ -96,17 +108,14 @@ static enum cairn_status pass_most(struct gaps *g, struct cairn_error *err)
     int inputs = 0;
 
     for (int k = 0; k < g->n; k++) {
-        const int i = g->gap[k].link;
-        int gone = 0;
+        struct gap *gap = &g->gap[k];
 
-        if (!g->done[i]) {
-            TRY(cairn_link_inputs(g->run, &g->link[i], &input, &inputs, err));
-            for (int q = 0; q < inputs && !gone; q++)
-                TRY(is_gone(g, input[q], &gone, err));
-            cairn_strings_free(input, inputs);
-            input = NULL;
-        }
-        g->pass[i] = (char)(g->done[i] || gone);
+        TRY(cairn_link_inputs(g->run, &g->link[gap->link], &input, &inputs, err));
+        for (int q = 0; q < inputs && !gap->lost; q++)
+            TRY(is_gone(g, input[q], &gap->lost, err));
+        cairn_strings_free(input, inputs);
+        input = NULL;
+        g->pass[gap->link] = (char)(g->done[gap->link] || gap->lost);
     }
 out:
     cairn_strings_free(input, inputs);
@@ -152,6 +161,7 @@ enum cairn_status cairn_links_pass(const struct cairn_run *r, const struct cairn
     TRY(gaps_find(&g, damaged, err));
     if (!g.n)
         goto out;
+    qsort(g.by_path, (size_t)g.n, sizeof *g.by_path, path_order);
     TRY(pass_most(&g, err));
     do
         TRY(keep_needed(&g, &changed, err));

@@ -9,7 +9,7 @@
 /* Of the n links of a chain, or of a part of it that reaches to its end: pass[i] = 1 where link i is passed by, else 0. done: those whose manifest
  * is there; damaged (NULL: none is known to be): those of them whose manifest is damaged. Passed is what has a whole one of its kind behind it (an
  * evaluation: a newer policy) and
- *   is not done, and what it reads was collected, or is passed itself,
+ *   is not done, and what it reads was collected, or is missing or damaged and cannot be made either,
  *   or is damaged,
  * unless a link that is not done and not passed reads it. Looks at files only where there is a gap or damage. */
 enum cairn_status cairn_links_pass(const struct cairn_run *r, const struct cairn_link *link, int n, const char *done, const char *damaged, char *pass,

@@ -38,6 +38,16 @@ int cairn_run_resident(const struct cairn_run *r)
     return !strcmp(cairn_recipe_str(r->frozen, "run.mode"), "resident");
 }
 
+int cairn_run_base_given(const struct cairn_run *r)
+{
+    char *path = cairn_run_path(r, "base");
+    struct stat sb;
+    int link = path && !lstat(path, &sb) && S_ISLNK(sb.st_mode);
+
+    free(path);
+    return link;
+}
+
 void cairn_run_close(struct cairn_run *r)
 {
     if (!r)

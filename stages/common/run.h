@@ -63,6 +63,8 @@ enum cairn_status cairn_run_draft(struct cairn_run **out, const char *dir, struc
  * step's. */
 struct cairn_link cairn_link_sampled(const struct cairn_run *r, const struct cairn_link *l);
 int cairn_run_resident(const struct cairn_run *r); /* run.mode: resident */
+/* RUN/base is a link: to an import (model.from), whose weights no run makes. */
+int cairn_run_base_given(const struct cairn_run *r);
 
 /* The recipe that step s sees, amendments included, and its hash. Borrowed. */
 const struct cairn_recipe *cairn_run_recipe(const struct cairn_run *r, int64_t step);
