@@ -201,6 +201,11 @@ static int link_do(struct cairn_work *w, const struct cairn_link *l, int *code)
         more = 1;
         goto out;
     }
+    if (relative && cairn_work_passed(w, l)) {
+        cairn_warn("%s is missing and what it was made from was collected; nothing that is still to be made reads it", relative);
+        more = 1;
+        goto out;
+    }
     if (!relative || input_missing(w, l, &missing, &err) != CAIRN_OK) {
         cairn_work_say(w, CAIRN_ENDED_RETRY, CAIRN_EBUG, "%s", err.text);
         *code = cairn_work_failed(w);

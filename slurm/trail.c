@@ -11,6 +11,7 @@
 
 struct cairn_trail {
     const struct cairn_run *run; /* borrowed */
+    const char *done;            /* links of the plan that are committed or passed by; borrowed */
     struct cairn_plan plan;
     struct cairn_queue queue;
     json_t *events;
@@ -51,6 +52,7 @@ enum cairn_status cairn_trail_open(struct cairn_trail **out, const struct cairn_
     if (!t)
         return CAIRN_NOMEM(err);
     t->run = run;
+    t->done = done;
     TRY(cairn_ledger_read(run, &t->events, err));
     cairn_job_prefix(run, prefix, sizeof prefix);
     if (cairn_trail_used(t)) { /* else nobody is asked: most machines have no Slurm */
@@ -111,7 +113,7 @@ static const struct cairn_link *ahead(const struct cairn_trail *t, const struct 
     for (int i = 0; i < j->links; i++) {
         if (j->link[i].stage == l->stage && (j->link[i].eval ? l->eval && !strcmp(j->link[i].eval, l->eval) : !l->eval))
             return NULL;
-        if (!cairn_link_done(t->run, &j->link[i]))
+        if (!t->done[&j->link[i] - t->plan.link])
             return &j->link[i];
     }
     return NULL;

@@ -49,17 +49,36 @@ void cairn_work_end_tell(struct cairn_work *w)
                                 cairn_now_s() - w->began_s, "links_done", (json_int_t)links_done(w)));
 }
 
+/* n links of the plan, from `link` on: 1, all are committed or passed by. What has nothing newer of its kind behind it is not passed by; for what
+ * has, the whole chain is looked at, once. */
+static int all_done(const struct cairn_work *w, const struct cairn_link *link, int n)
+{
+    const struct cairn_reach reach = cairn_run_reach(w->run);
+    char *chain = NULL;
+    int all = 1;
+
+    for (int i = 0; i < n && all; i++) {
+        const struct cairn_link *l = &link[i];
+
+        if (!cairn_link_beyond(&reach, l) && cairn_link_done(w->run, l))
+            continue;
+        if (!chain && l->step < (l->eval || l->stage == CAIRN_STAGE_SYNC ? reach.policy : reach.step) &&
+            (chain = malloc((size_t)w->plan.nlinks + 1)))
+            cairn_links_done(w->run, w->plan.link, w->plan.nlinks, chain);
+        all = chain && chain[l - w->plan.link];
+    }
+    free(chain);
+    return all;
+}
+
 int cairn_work_done(const struct cairn_work *w)
 {
-    char *done = malloc((size_t)w->job->links + 1);
-    int all = done != NULL;
+    return all_done(w, w->job->link, w->job->links);
+}
 
-    if (done)
-        cairn_links_done(w->run, w->job->link, w->job->links, done);
-    for (int i = 0; i < w->job->links && all; i++)
-        all = done[i];
-    free(done);
-    return all;
+int cairn_work_passed(const struct cairn_work *w, const struct cairn_link *l)
+{
+    return !cairn_link_done(w->run, l) && all_done(w, l, 1);
 }
 
 /* --- leaving ----------------------------------------------------------------------------------------------------------- */

@@ -29,6 +29,8 @@ void cairn_work_say(struct cairn_work *w, const char *action, int code, const ch
 void cairn_work_end_tell(struct cairn_work *w);
 /* 1: all links of the job are committed, or passed by (gap.h). */
 int cairn_work_done(const struct cairn_work *w);
+/* 1: l, of the job, is not committed, and is passed by. */
+int cairn_work_passed(const struct cairn_work *w, const struct cairn_link *l);
 
 /* --- verdict.c: each tells the end and returns the job's exit code --------------------------------------------------------- */
 

@@ -253,6 +253,16 @@ setup() {
     done
     (cd "$run" && is 64 "$cairn" export . --out . && is 64 "$cairn" export . --out step/hf)
     find "$run" | sort | diff "$BATS_TEST_TMPDIR/before" -
+    mkdir "$BATS_TEST_TMPDIR/import"
+    is 0 "$cairn" import "$hf" --out "$BATS_TEST_TMPDIR/import/m"
+    is 64 "$cairn" export "$run" --out "$BATS_TEST_TMPDIR/import/m"
+    says "is a checkpoint of cairn's own form"
+    mv "$run/base" "$run/base-was" && ln -s "$BATS_TEST_TMPDIR/import/m" "$run/base" # as a run of model.from has it
+    is 64 "$cairn" export "$run" --out "$run/base"
+    says "lies in base of the run"
+    rm "$run/base" && mv "$run/base-was" "$run/base"
+    is 64 "$cairn" export "$run" --out "$BATS_TEST_TMPDIR/nowhere/../run/policy/x"
+    says "leads up from a directory that is not there"
     for out in hf run/export/000000; do # also one beside what cairn keeps in the run
         is 0 "$cairn" export "$run" --out "$BATS_TEST_TMPDIR/$out"
         says "$BATS_TEST_TMPDIR/$out: $run/policy/000000, "

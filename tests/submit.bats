@@ -219,6 +219,24 @@ SH
     says "SLURM_JOB_ID"
 }
 
+@test "a job goes past a link that is passed by, and makes what is behind it" {
+    cat >"$fake/srun" <<'SH'
+#!/bin/bash
+while [[ $1 == -* ]]; do shift; done
+exec "$@"
+SH
+    chmod +x "$fake/srun"
+    is 0 "$cairn" run tests/faults/micro.yaml --run "$dir" --quiet run.steps=4 run.eval_every=0 checkpoint.keep=100 checkpoint.keep_policies=1
+    "$cairn" digest "$dir" | grep -v '^2 [rs]' >"$BATS_TEST_TMPDIR/digest"
+    policy=$("$cairn" digest "$dir" | grep '^2 sync')
+    rm -r "$dir/step/000002/rollout" "$dir/step/000002/score" "$dir/policy/000002"
+    is 0 env PATH="$fake:$PATH" SLURM_JOB_ID=100 "$cairn" job "$dir" --step 2 --group score-train-sync
+    says "step/000002/score is missing and what it was made from was collected; nothing that is still to be made reads it"
+    [ ! -s "$FAKE/queue" ]
+    "$cairn" digest "$dir" | grep -v '^2 sync' | diff "$BATS_TEST_TMPDIR/digest" -
+    [ "$("$cairn" digest "$dir" | grep '^2 sync')" = "$policy" ]
+}
+
 @test "a site's recipe beside a run's; evaluations ask for what rollouts do" {
     printf 'inherit: [%s, %s]\n' "$micro" "$root/recipes/site/example.yaml" >"$BATS_TEST_TMPDIR/mine.yaml"
     is 0 "$cairn" submit "$BATS_TEST_TMPDIR/mine.yaml" --run "$dir" --dry-run

@@ -251,6 +251,8 @@ int cairn_verb_export(int argc, char **argv)
     if (a.json)
         cairn_log_quiet(1);
     TRY(cairn_out_check(a.out, &err));
+    if (cairn_artefact_committed(a.out))
+        TRY(cairn_fail(&err, CAIRN_EUSAGE, "--out %s is a checkpoint of cairn's own form; name a directory for HuggingFace's", a.out));
     if (cairn_run_there(a.dir)) {
         TRY(policy_of_run(&a, &path, &err));
         snprintf(pin, sizeof(pin), "export-%ld", (long)getpid());
