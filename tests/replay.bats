@@ -245,7 +245,7 @@ LINES
         is 0 "$cairn" replay "$micro" --from "$1" --run "$new" rollout.prompts=1 train.updates_per_step=1 "${@:2}"
         command=$(sed -n 's/^to train on them:   //p' <<<"$output")
         PATH=$build/bin:$PATH is 0 bash -c "$command"
-        new=$(sed 's/.*--run \([^ ]*\).*/\1/' <<<"$command")
+        new=$(sed 's/.*run \([^ ]*\).*/\1/' <<<"$command")
         [ -e "$new/step/000001/train/MANIFEST.json" ]
         is 0 "$cairn" verify "$new"
     }
@@ -347,6 +347,9 @@ LINES
     is 0 "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/new" --quiet --only step=2 --only sample=0-1 train.on_policy=correct \
         train.correction=tis
     [ "$("$cairn" digest "$BATS_TEST_TMPDIR/new" | tail -1 | cut -c1)" = 1 ]
+    is 78 "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/stale" --quiet --only step=2
+    says "the rollouts of step 2 of $dir are another policy's" "add train.on_policy=correct train.correction=tis"
+    [ ! -e "$BATS_TEST_TMPDIR/stale" ]
     is 0 "$cairn" inspect "$BATS_TEST_TMPDIR/new/step/000001/rollout" --rollout 2
     says "unused"
     is 0 "$cairn" verify --deep "$BATS_TEST_TMPDIR/new"
@@ -371,6 +374,16 @@ LINES
         says "the rollouts of step $hole are not there and are left out"
         mv "$BATS_TEST_TMPDIR/rollout" "$dir/step/00000$hole/rollout"
     done
+    is 78 "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/new" --quiet run.steps=4
+    says "rollouts of 3 steps"
+    # Where the policy that sampled them was collected, nothing makes them again.
+    is 0 "$cairn" run tests/faults/micro.yaml --run "$dir-short" --quiet run.steps=4 run.eval_every=0 checkpoint.keep=9 checkpoint.keep_policies=1
+    rm -r "$dir-short/step/000002/rollout"
+    is 69 "$cairn" replay "$dir-short" --train --run "$BATS_TEST_TMPDIR/new" --quiet
+    says "nothing makes it any more; to leave it out: --only step=1,3-4 train.on_policy=correct train.correction=tis"
+    is 78 "$cairn" replay "$dir-short" --train --run "$BATS_TEST_TMPDIR/new" --quiet --only step=1,3-4
+    [ ! -e "$BATS_TEST_TMPDIR/new" ]
+    is 0 "$cairn" replay "$dir-short" --train --run "$BATS_TEST_TMPDIR/short" --quiet --only step=1,3-4 train.on_policy=correct train.correction=tis
     # A run that is not at its end is no run with a hole.
     rm -r "$dir/step/000003"
     is 0 "$cairn" replay "$dir" --train --run "$BATS_TEST_TMPDIR/new" --quiet

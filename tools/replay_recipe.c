@@ -21,8 +21,8 @@ static enum cairn_status recipe_make(struct cairn_recipe **out, const struct cai
         TRY(CAIRN_NOMEM(err));
     TRY(cairn_replay_recipe(out, old, a->o, 2, (const char *const *)extra, err));
     if (cairn_recipe_i64(*out, "run.steps") > a->stored)
-        TRY(cairn_recipe_fail(*out, "run.steps", err, "%lld: %s has rollouts of %lld steps only", (long long)cairn_recipe_i64(*out, "run.steps"),
-                              old->dir, (long long)a->stored));
+        TRY(cairn_recipe_fail(*out, "run.steps", err, "%lld: %s has rollouts of %lld steps%s only", (long long)cairn_recipe_i64(*out, "run.steps"),
+                              old->dir, (long long)a->stored, a->o->only.step.n ? " that --only names" : " without a hole"));
 out:
     free(origin);
     free(extra[0]);
@@ -272,6 +272,45 @@ out:
     return st;
 }
 
+const char *cairn_replay_keys_to_take(const struct cairn_recipe *view)
+{
+    if (strcmp(cairn_recipe_str(view, "train.on_policy"), "require") || !strcmp(cairn_recipe_str(view, "train.loss"), "sft"))
+        return "";
+    return strcmp(cairn_recipe_str(view, "train.correction.kind"), "none") ? " train.on_policy=correct"
+                                                                           : " train.on_policy=correct train.correction=tis";
+}
+
+/* Steps that are left out: a rollout behind them was sampled from a policy that NEW does not make. */
+static enum cairn_status holes_check(const struct cairn_replay_along *a, const struct cairn_replay_sources *from, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    struct cairn_recipe *view = NULL;
+    int64_t hole = 0; /* the first step that is not what it was */
+
+    for (int64_t s = 1; s <= a->steps; s++) {
+        int64_t lag, made, was;
+
+        hole = hole || from->step[s - 1] == s ? hole : s;
+        if (!hole)
+            continue;
+        cairn_recipe_free(view);
+        view = NULL;
+        TRY(cairn_replay_along_view(a, s, &view, err));
+        lag = cairn_recipe_i64(view, "run.lag");
+        made = s - 1 - lag;
+        was = from->step[s - 1] - 1 - lag;
+        if (((made < 0 ? 0 : made) == (was < 0 ? 0 : was) && made < hole) || !*cairn_replay_keys_to_take(view))
+            continue;
+        TRY(cairn_fail(err, CAIRN_ERECIPE,
+                       "without the steps that are left out, the rollouts of step %lld of %s are another policy's, which train.on_policy: require "
+                       "refuses; add%s",
+                       (long long)from->step[s - 1], a->old->dir, cairn_replay_keys_to_take(view)));
+    }
+out:
+    cairn_recipe_free(view);
+    return st;
+}
+
 /* NEW trains another policy at `step`: the first rollouts behind it that are not of a policy of its own, are they taken? */
 static enum cairn_status behind_check(const struct cairn_replay_along *a, int64_t step, const char *key, struct cairn_error *err)
 {
@@ -286,13 +325,11 @@ static enum cairn_status behind_check(const struct cairn_replay_along *a, int64_
     cairn_recipe_free(view);
     view = NULL;
     TRY(cairn_replay_along_view(a, next, &view, err));
-    if (strcmp(cairn_recipe_str(view, "train.on_policy"), "require") || !strcmp(cairn_recipe_str(view, "train.loss"), "sft"))
+    if (!*cairn_replay_keys_to_take(view))
         goto out;
     st = cairn_fail(err, CAIRN_ERECIPE,
-                    "with another %s than %s had, the rollouts of step %lld on are another policy's, which train.on_policy: require refuses; add "
-                    "train.on_policy=correct%s",
-                    key, a->old->dir, (long long)next,
-                    strcmp(cairn_recipe_str(view, "train.correction.kind"), "none") ? "" : " train.correction=tis");
+                    "with another %s than %s had, the rollouts of step %lld on are another policy's, which train.on_policy: require refuses; add%s",
+                    key, a->old->dir, (long long)next, cairn_replay_keys_to_take(view));
 out:
     cairn_recipe_free(view);
     return st;
@@ -304,6 +341,7 @@ enum cairn_status cairn_replay_along_policies(const struct cairn_replay_along *a
     int64_t first = 0;
     char *key = NULL;
 
+    TRY(holes_check(a, from, err));
     for (int i = -1; i < a->n && a->o->recipe.overrides; i++) { /* -1: what step 1 sees; between amendments nothing changes */
         int64_t step = i < 0 ? 1 : a->amendment[i].from_step;
         char *other = NULL;

@@ -33,8 +33,10 @@ enum cairn_status cairn_replay_along_make(struct cairn_replay_along *a, struct c
 enum cairn_status cairn_replay_along_view(const struct cairn_replay_along *a, int64_t step, struct cairn_recipe **out, struct cairn_error *err);
 /* Before a run is made of it: would cairn_run_init take what each step sees, and has this machine what it asks for? */
 enum cairn_status cairn_replay_along_fit(const struct cairn_replay_along *a, struct cairn_error *err);
-/* Before a run is made of it: where the command line makes other policies than the old run had, does train.on_policy take the old rollouts behind
- * them? CAIRN_ERECIPE, with the keys to add: it does not. */
+/* The keys, each behind a blank, with which `recipe` takes rollouts of other policies; "": it takes them as it is. */
+const char *cairn_replay_keys_to_take(const struct cairn_recipe *recipe);
+/* Before a run is made of it: where the command line, or a step that is left out, makes other policies than the old run had, does train.on_policy
+ * take the old rollouts behind them? CAIRN_ERECIPE, with the keys to add: it does not. */
 enum cairn_status cairn_replay_along_policies(const struct cairn_replay_along *a, const struct cairn_replay_sources *from, struct cairn_error *err);
 /* Writes those that *run, which is opened anew, has not got yet. The caller holds its lock. CAIRN_ERECIPE: it has taken one along with
  * other words. */

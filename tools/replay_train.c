@@ -17,6 +17,7 @@
 #include "ckpt/retention.h"
 #include "stages/common/place.h"
 #include "tools/artefact_copy.h"
+#include "tools/failure.h"
 #include "tools/launch.h"
 #include "tools/replay.h"
 #include "tools/replay_recipe.h"
@@ -178,19 +179,41 @@ static int steps_said(const struct cairn_recipe_args *said)
     return 0;
 }
 
+/* Does the old run pass the rollouts of that step by? Then it does not make them again. */
+static int passed_by(const struct cairn_run *old, const struct cairn_link *l)
+{
+    struct cairn_link *chain = NULL;
+    char *done = NULL;
+    int n = 0, passed = 0;
+
+    if (cairn_run_chain(old, &chain, &n, NULL) == CAIRN_OK && (done = malloc((size_t)n + 1))) {
+        cairn_links_done(old, chain, n, done);
+        for (int i = 0; i < n; i++)
+            passed |= chain[i].step == l->step && chain[i].stage == l->stage && !chain[i].eval && done[i];
+    }
+    free(chain);
+    free(done);
+    return passed;
+}
+
 /* Step `missing` has no rollouts: what makes them, and what goes without them. A chain with a hole in it is another chain. */
 static enum cairn_status missing_fail(const struct cairn_run *old, int64_t missing, const struct cairn_replay_sources *s, struct cairn_error *err)
 {
     const struct cairn_link l = {missing, CAIRN_STAGE_ROLLOUT, NULL};
     char *name = cairn_link_relative(&l);
     struct cairn_str there = {0};
+    char make[420], command[4300];
     enum cairn_status st;
 
     cairn_only_numbers_put(s->step, s->n, &there);
-    st = name ? cairn_fail(err, CAIRN_ENOINPUT,
-                           "%s is not there, so step %lld cannot be trained again; to make it: cairn run %s; to leave it out: "
-                           "--only step=%.100s",
-                           name, (long long)missing, old->dir, cairn_str_z(&there))
+    cairn_go_on(old, command, sizeof command);
+    if (passed_by(old, &l))
+        snprintf(make, sizeof make, "nothing makes it any more");
+    else
+        snprintf(make, sizeof make, "to make it: %.390s", command);
+    st = name ? cairn_fail(err, CAIRN_ENOINPUT, "%s is not there, so step %lld cannot be trained again; %s; to leave it out: --only step=%.100s%s",
+                           name, (long long)missing, make, cairn_str_z(&there),
+                           s->step[s->n - 1] == s->n ? "" : cairn_replay_keys_to_take(old->recipe))
               : CAIRN_NOMEM(err);
     cairn_str_free(&there);
     free(name);
@@ -323,7 +346,7 @@ enum cairn_status cairn_replay_train(const struct cairn_replay_opts *o, struct c
     recipe = NULL;
     TRY(cairn_replay_along_write(&along, &run, err));
     TRY(chain_walk(old, run, &from, o, err));
-    cairn_info("%s: trained again from %lld steps of %s", run->dir, (long long)from.n, old->dir);
+    cairn_info("%s: trained again from %lld steps of %s", run->dir, (long long)along.steps, old->dir);
 out:
     cairn_run_close(run);
     cairn_run_close(old);
