@@ -173,7 +173,7 @@ hf() { # DIR: a HuggingFace directory to spoil
     is 0 "$cairn" init "$micro" --run "$dir"
     rm "$dir/files/model.tokenizer"
     is 0 "$cairn" status "$dir"
-    says "model.tokenizer: $dir/files/model.tokenizer is missing; put it back: cp " "to go on: cairn verify $dir"
+    says "model.tokenizer: $dir/files/model.tokenizer is missing; put it back: cp " "to go on: cairn verify --deep $dir"
     is 65 "$cairn" run "$dir" --quiet
     says "model.tokenizer: $dir/files/model.tokenizer is missing; put it back: cp "
 }

@@ -13,9 +13,9 @@ copy() {
     cp -r "$BATS_FILE_TMPDIR/whole" "$dir"
 }
 
-shard() { # ARTEFACT: a damaged byte in the middle of its first shard
+shard() { # ARTEFACT [DIR]: a damaged byte in the middle of its first shard
     local file
-    file=$(find "$dir/$1" -name '*.h5' | sort | head -1)
+    file=$(find "${2:-$dir}/$1" -name '*.h5' | sort | head -1)
     flip "$file" $(($(wc -c <"$file") / 2))
 }
 
@@ -76,10 +76,20 @@ looks() {
     [ -e "$dir/step/000003/train/a2" ]
 }
 
-@test "what a repair that was killed has taken away already is made again, collected data before it" {
+@test "what a repair that was killed has taken away already is made again, from what was kept last before it" {
     copy
+    cp -r "$dir" "$dir-older"
     shard step/000003/train
-    rm -r "$dir/step/000002/train" # and it reads step/000001/train, which was collected
+    rm -r "$dir/step/000002/train" # it reads step/000001/train, which was collected: the warm start's state is there
+    is 0 "$cairn" verify --repair "$dir"
+    says "dropped: step/000003/train"
+    [[ $output != *"step/000001/train"* ]] || { echo "$output"; return 1; }
+    whole
+    dir=$dir-older
+    shard step/000003/train
+    rm -r "$dir/step/000002/train"
+    rm "$dir/step/000000/train"/a*/*.h5
+    echo collected >"$dir/step/000000/train/COLLECTED"
     is 0 "$cairn" verify --repair "$dir"
     says "dropped: step/000001/train: its data were collected" "dropped: step/000003/train"
     whole
@@ -292,7 +302,7 @@ looks() {
     [[ $output != *"dropped"* ]] || { echo "$output"; return 1; }
 }
 
-@test "nothing is bad, and what is needed next was collected: verify says it, repair falls back, the run goes on with the same bits" {
+@test "nothing is bad, and what is needed next was collected: the run says it, repair falls back, the run goes on with the same bits" {
     dir=$BATS_TEST_TMPDIR/run
     is 0 "$cairn" run tests/faults/micro.yaml --run "$dir" --quiet run.steps=3
     cp -r "$dir" "$dir-as-it-was"
@@ -302,11 +312,97 @@ looks() {
     is 69 "$cairn" run "$dir" --quiet
     says "before it is run again: cairn verify --deep --repair $dir"
     is 0 "$cairn" verify --deep "$dir"
-    says "the run cannot go on" "cairn verify --deep --repair $dir"
     is 0 "$cairn" verify --deep --repair "$dir"
     says "the run begins anew"
     is 0 "$cairn" run "$dir" --quiet
     diff <("$cairn" digest "$dir-as-it-was" | grep -v '^3 eval') <("$cairn" digest "$dir")
+}
+
+@test "what is as it should be stays, whatever a run is kept as" {
+    stays() { # DIR [also LEFT...]: verify says nothing of it, repair moves nothing
+        is 0 "$cairn" verify --deep "$1"
+        is 0 "$cairn" verify --deep --repair "$1"
+        is 0 "$cairn" verify --repair --dependents "$1"
+        [ ! -e "$1/quarantine" ]
+    }
+    # States that were only told, the last one saved a while ago: a resident run that was stopped.
+    dir=$BATS_TEST_TMPDIR/told
+    is 0 "$cairn" run tests/faults/micro.yaml --run "$dir" --quiet run.steps=7 run.mode=resident run.eval_every=4 checkpoint.every=20 \
+        checkpoint.keep=3 checkpoint.keep_policies=all
+    is 0 "$cairn" init "$dir/recipe.yaml" --run "$dir" run.steps=12
+    rm -r "$dir/step/000007/train" "$dir/policy/000007" # the end of a run is saved
+    is 65 "$cairn" verify --deep "$dir"
+    says "its input policy/000007 is not there" "cairn run $dir makes again what is missing"
+    rm -r "$dir/eval/000007"
+    cp -r "$dir" "$dir-hole"
+    cp -r "$dir" "$dir-damaged"
+    stays "$dir"
+    is 0 "$cairn" run "$dir" --quiet
+    "$cairn" digest "$dir" >"$dir.digest"
+    # What training again from there needs is not passed by. Damage elsewhere does not take it away.
+    shard eval/000004/held/score "$dir-damaged"
+    is 0 "$cairn" verify --repair "$dir-damaged"
+    [ "$(printf '%s\n' "$output" | grep -c '^dropped')" = 1 ] || { echo "$output"; return 1; }
+    is 0 "$cairn" run "$dir-damaged" --quiet
+    "$cairn" digest "$dir-damaged" | diff "$dir.digest" -
+    rm -r "$dir-hole/step/000003/rollout"
+    is 0 "$cairn" run "$dir-hole" --quiet
+    "$cairn" digest "$dir-hole" | diff "$dir.digest" -
+    # A gate whose policy was collected; a record that only its marker is left of; steps lowered, with an evaluation behind which policies are.
+    dir=$BATS_TEST_TMPDIR/gate
+    is 0 "$cairn" run tests/faults/micro.yaml --run "$dir" --quiet run.steps=4 run.eval_every=0 warm_start=null run.check=first
+    rm -r "$dir/check"
+    stays "$dir"
+    is 0 "$cairn" run "$dir" --quiet run.steps=5
+    dir=$BATS_TEST_TMPDIR/whole
+    is 0 "$cairn" run tests/faults/micro.yaml --run "$dir" --quiet run.steps=4
+    is 0 "$cairn" run "$dir" --quiet run.steps=1
+    stays "$dir"
+    is 0 "$cairn" run "$dir" --quiet run.steps=4
+    rm "$dir/step/000002/train/MANIFEST.json"
+    is 65 "$cairn" verify --repair "$dir"
+    [[ $output != *"dropped"* ]] || { echo "$output"; return 1; }
+    is 0 "$cairn" run "$dir" --quiet
+}
+
+@test "damage behind the run's last step, and of an evaluation that is no link any more, costs nothing before it" {
+    dir=$BATS_TEST_TMPDIR/run
+    is 0 "$cairn" run tests/faults/micro.yaml --run "$dir" --quiet run.steps=4 checkpoint.keep_policies=all
+    cp -r "$dir" "$dir-longer"
+    is 0 "$cairn" run "$dir" --quiet run.steps=3
+    shard step/000004/rollout
+    is 0 "$cairn" verify --repair "$dir"
+    [[ $output != *"step/000003"* && $output != *"step/000002"* ]] || { echo "$output"; return 1; }
+    is 0 "$cairn" run "$dir" --quiet
+    is 0 "$cairn" verify --deep "$dir"
+    dir=$dir-longer
+    is 0 "$cairn" run "$dir" --quiet run.steps=5 # of every second step: that of step 3 was its last one's once
+    is 0 "$cairn" run "$dir" --quiet run.steps=3
+    is 0 "$cairn" run "$dir" --quiet run.steps=5
+    shard eval/000003/held/rollout
+    is 0 "$cairn" verify --repair "$dir"
+    says "collected: eval/000003/held/rollout: damaged"
+    is 0 "$cairn" run "$dir" --quiet
+    is 0 "$cairn" verify --deep "$dir"
+}
+
+@test "of a run that replays another one's rollouts they are copied again" {
+    dir=$BATS_TEST_TMPDIR/new
+    is 0 "$cairn" run tests/faults/micro.yaml --run "$dir-old" --quiet run.steps=3 run.eval_every=0 checkpoint.keep_policies=all
+    is 0 "$cairn" replay "$dir-old" --train --run "$dir" --quiet checkpoint.keep_policies=1
+    "$cairn" digest "$dir" >"$dir.digest"
+    rm -r "$dir/step/000002/rollout"
+    is 65 "$cairn" verify --deep "$dir"
+    says "cairn replay OLD --train --run $dir makes again what is missing"
+    is 0 "$cairn" verify --deep --repair "$dir"
+    says "missing: step/000002/rollout: is not there; cairn replay OLD --train makes it again" "to go on: cairn replay OLD --train --run $dir"
+    [ ! -e "$dir/quarantine" ]
+    is 0 "$cairn" replay "$dir-old" --train --run "$dir" --quiet checkpoint.keep_policies=1
+    shard step/000003/rollout
+    is 0 "$cairn" verify --repair "$dir"
+    [ "$(printf '%s\n' "$output" | grep -c '^dropped')" = 1 ] || { echo "$output"; return 1; }
+    is 0 "$cairn" replay "$dir-old" --train --run "$dir" --quiet checkpoint.keep_policies=1
+    "$cairn" digest "$dir" | diff "$dir.digest" -
 }
 
 @test "what lies behind the run's last step is left alone" {

@@ -147,6 +147,18 @@ static int given_gone(const struct cairn_run *run, const char *key, struct cairn
     return gone;
 }
 
+/* RUN/base leads to an import that is not there. */
+static int base_gone(const struct cairn_run *run, struct cairn_error *why)
+{
+    char *path = cairn_run_path(run, "base"), to[1024] = "";
+    int gone = path && cairn_run_base_given(run) && !cairn_path_is_dir(path);
+
+    if (gone && readlink(path, to, sizeof to - 1) >= 0)
+        cairn_fail(why, CAIRN_EDATA, "%s leads to %s, which is not there; put it back", path, to);
+    free(path);
+    return gone;
+}
+
 int cairn_failure_ahead(const struct cairn_run *run, const struct cairn_link *l, char *reason, size_t size, char *next, size_t next_size)
 {
     struct cairn_error why = {0};
@@ -158,13 +170,15 @@ int cairn_failure_ahead(const struct cairn_run *run, const struct cairn_link *l,
         next[0] = 0; /* the sentence has it */
         return 1;
     }
-    if (cairn_link_outside(run, l, &key, &n, NULL) != CAIRN_OK)
+    held = base_gone(run, &why);
+    if (!held && cairn_link_outside(run, l, &key, &n, NULL) != CAIRN_OK)
         return 0;
     for (int i = 0; i < n && !held; i++)
-        if ((held = given_gone(run, key[i], &why))) {
-            snprintf(reason, size, "%s", why.text);
-            cairn_failure_next(CAIRN_FAILURE_GIVEN, run, next, next_size);
-        }
+        held = given_gone(run, key[i], &why);
+    if (held) {
+        snprintf(reason, size, "%s", why.text);
+        snprintf(next, next_size, "cairn verify --deep %s", run->dir); /* looks at files that the run has no copy of, too */
+    }
     cairn_strings_free(key, n);
     return held;
 }

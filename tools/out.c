@@ -30,7 +30,7 @@ static char *resolve(const char *out)
     return full;
 }
 
-/* Is `name`, up to its first slash, a folder that cairn keeps in a run? */
+/* Is `name`, up to its first slash, what cairn keeps in a run, or may come to keep there (recipe.amend-0001.json)? */
 static int is_part(const char *name)
 {
     static const char *const parts[] = {"base", "policy", "step", "eval", "check", "files", "log", "quarantine", "replay"};
@@ -39,7 +39,7 @@ static int is_part(const char *name)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (strlen(parts[i]) == n && !strncmp(name, parts[i], n))
             return 1;
-    return 0;
+    return cairn_starts_with(name, "recipe.") || cairn_starts_with(name, "run.json");
 }
 
 /* out as it was given, from the root on: links stand in it. malloc'ed; NULL: without memory, or nobody knows where this is. */

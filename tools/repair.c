@@ -12,13 +12,17 @@
 #include "ckpt/retention.h"
 #include "ckpt/verify.h"
 #include "stages/common/gap.h"
+#include "stages/common/publish.h"
 #include "tools/quarantine.h"
+#include "tools/replay.h"
 
 struct node {
     char *path, *dir; /* relative to RUN; as the walk gave it */
     int collected, readable, damaged, lineage, needed, aside;
     int orphan; /* an input is not there, which is passed by: its link, + 1 */
     int blocks; /* collected, and the chain cannot go on without it */
+    int bare;   /* a marker without a manifest: it is not there */
+    int record; /* damaged, of a collected one: nobody reads it */
     char **input; /* artefacts only */
     int inputs;
     int64_t step;
@@ -188,6 +192,7 @@ static enum cairn_status node_add(void *arg, const struct cairn_artefact *a, str
     place(v);
     st = cairn_manifest_load(&m, a->dir, err);
     if (st == CAIRN_EDATA || st == CAIRN_ENOINPUT) {
+        v->bare = st == CAIRN_ENOINPUT;
         st = inputs_guess(g, v, err);
         goto out;
     }
@@ -294,7 +299,7 @@ static enum cairn_status sort_out(struct graph *g, const json_t *bad, json_t *sm
         } else if (json_object_get(b, "input")) {
             continue; /* missing_sort */
         } else if (v->collected) {
-            TRY(note(out->left, path, "its data were collected: nothing but this record was left, and nobody reads it to go on", err));
+            v->record = 1;
         } else if (!v->damaged) {
             if (!(v->bad = cairn_format("damaged: %s", why)))
                 TRY(CAIRN_NOMEM(err));
@@ -325,23 +330,48 @@ static int begun_makeable(const struct graph *g, const char *path)
     return v ? is_whole(v) : is_base(path) || (!strcmp(path, "policy/000000") && (!base || is_whole(base)));
 }
 
+/* A trainer whose state before was only told: can it train again from the last one that was kept? */
+static enum cairn_status trainable(struct graph *g, int64_t step, char *yes, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int64_t from;
+
+    TRY(cairn_publish_state(g->run, step - 1, &from, err));
+    *yes = from >= 0;
+    for (int64_t s = from + 1; *yes && s < step; s++) {
+        const struct cairn_link reads[] = {{s, CAIRN_STAGE_ROLLOUT, NULL}, {s, CAIRN_STAGE_SCORE, NULL}};
+
+        for (int k = 0; k < 2 && *yes; k++) {
+            char *path = cairn_link_relative(&reads[k]);
+            int i = path ? maker(g, path) : -1;
+
+            *yes = i >= 0 && i < g->known && g->makeable[i];
+            free(path);
+        }
+    }
+out:
+    return st;
+}
+
 /* Is what link i makes there as it should be, or made from what is? What a link reads stands before it. */
 static enum cairn_status link_makeable(struct graph *g, int i, char *yes, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     char *path = cairn_link_relative(&g->chain[i]), **input = NULL;
     const struct node *v = path ? find(g, path) : NULL;
-    int inputs = 0;
+    int inputs = 0, there = v && !v->bare;
 
     if (!path)
         TRY(CAIRN_NOMEM(err));
-    if (!v)
+    if (!there && g->chain[i].stage != CAIRN_STAGE_CHECK) /* the gate looks at what is there */
         TRY(cairn_link_inputs(g->run, &g->chain[i], &input, &inputs, err));
-    *yes = (char)(!v || is_whole(v));
+    *yes = (char)(!there || is_whole(v));
     for (int k = 0; k < inputs && *yes; k++) {
         int from = maker(g, input[k]);
 
         *yes = (char)(from < 0 ? begun_makeable(g, input[k]) : from < i && g->makeable[from]);
+        if (!*yes && from >= 0 && g->chain[i].stage == CAIRN_STAGE_TRAIN && g->chain[from].stage == CAIRN_STAGE_TRAIN)
+            TRY(trainable(g, g->chain[i].step, yes, err));
     }
 out:
     cairn_strings_free(input, inputs);
@@ -385,7 +415,7 @@ static enum cairn_status pass_mark(struct graph *g, int dependents, int *changed
         const struct node *v = find(g, g->product[k].path);
         const int i = g->product[k].link;
 
-        done[i] = v && !v->why;
+        done[i] = v && !v->why && !v->bare;
         damaged[i] = v && v->damaged;
     }
     if (!dependents)
@@ -399,6 +429,12 @@ out:
     free(damaged);
     free(pass);
     return st;
+}
+
+/* Of a step that the run does not come to: run.steps was lowered. */
+static int is_beyond(const struct graph *g, const struct node *v)
+{
+    return v->step > cairn_recipe_i64(g->run->recipe, "run.steps");
 }
 
 /* After sort_out: those of the bad that are good, but for an input that is missing. It is made again, or passed by; else they count as damaged. */
@@ -419,8 +455,10 @@ static enum cairn_status missing_sort(struct graph *g, const json_t *bad, struct
         TRY(makeable(g, input, &again, err));
         link = maker(g, input);
         if (again && !noted(out->missing, input)) {
-            TRY(note(out->missing, input, "is not there; cairn run makes it again", err));
-        } else if (!again && link < 0 && v->step > cairn_recipe_i64(g->run->recipe, "run.steps")) {
+            TRY(note(out->missing, input, cairn_replay_origin(g->run->recipe, "run") ? "is not there; cairn replay OLD --train makes it again"
+                                                                                     : "is not there; cairn run makes it again",
+                     err));
+        } else if (!again && is_beyond(g, v)) {
             TRY(note(out->left, v->path, "one of its inputs is not there, and the run ends before it (run.steps)", err));
         } else if (!again && link >= 0 && g->pass[link]) {
             v->orphan = link + 1;
@@ -434,14 +472,16 @@ out:
     return st;
 }
 
-/* When it is known what goes: of what was passed by, something that goes may need it. */
-static enum cairn_status orphans_sort(struct graph *g, struct cairn_repair_result *out, struct cairn_error *err)
+/* When it is known what goes: what is left as it is, for nobody needs it. */
+static enum cairn_status leave(struct graph *g, struct cairn_repair_result *out, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
 
     for (int i = 0; i < g->n; i++) {
         const struct node *v = &g->node[i];
 
+        if (v->record && !v->why)
+            TRY(note(out->left, v->path, "its record is damaged; its data were collected, so nobody reads it to go on", err));
         if (v->orphan && !v->why && g->pass[v->orphan - 1])
             TRY(note(out->left, v->path, "one of its inputs is not there, what that was made from was collected, and nothing that is still to be made "
                                          "reads it; --dependents goes back far enough to make it again", err));
@@ -450,13 +490,50 @@ out:
     return st;
 }
 
-/* What links of the chain that are not made yet and not passed by read, the next step's included. */
+/* An open link reads it. block: the chain cannot go on where its data were collected, as an interrupted repair leaves it, or a hand. */
+static void mark(struct graph *g, const char *path, int block)
+{
+    struct node *v = find(g, path);
+
+    if (v) {
+        v->needed = 1;
+        v->blocks |= v->collected && block;
+    }
+}
+
+/* What the first trainer that is still to run reads besides its own inputs: it trains again from the last state that was kept, where later ones were
+ * only told. *from: that step; step - 1 where the state before is there, or none is. */
+static enum cairn_status trained_again(struct graph *g, int64_t step, int64_t *from, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    TRY(cairn_publish_state(g->run, step - 1, from, err));
+    if (*from < 0)
+        *from = step - 1;
+    for (int64_t s = *from; s < step - 1; s++) {
+        const struct cairn_link reads[] = {
+            {s + 1, CAIRN_STAGE_ROLLOUT, NULL}, {s + 1, CAIRN_STAGE_SCORE, NULL}, {s, CAIRN_STAGE_TRAIN, NULL}, {s, CAIRN_STAGE_SYNC, NULL}};
+
+        for (size_t k = 0; k < (s == *from ? 4 : 2); k++) {
+            char *path = cairn_link_relative(&reads[k]);
+
+            if (!path)
+                TRY(CAIRN_NOMEM(err));
+            mark(g, path, 1);
+            free(path);
+        }
+    }
+out:
+    return st;
+}
+
+/* What links of the chain that are not made yet and not passed by read; and what a step behind all of them would. */
 static enum cairn_status needs_mark(struct graph *g, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     const struct cairn_reach reach = cairn_run_reach(g->run);
     struct cairn_link *links = malloc(((size_t)g->links + 4) * sizeof *links);
-    int64_t next = cairn_recipe_i64(g->run->frozen, "run.steps");
+    int64_t next = cairn_recipe_i64(g->run->frozen, "run.steps"), first = 0, from = 0; /* of the first step that is still to be trained */
     int n = g->links;
 
     if (!links)
@@ -467,26 +544,35 @@ static enum cairn_status needs_mark(struct graph *g, struct cairn_error *err)
     for (int s = 0; s < 4; s++)
         links[n++] = (struct cairn_link){next + 1, (enum cairn_stage)s, NULL};
     for (int i = 0; i < n; i++) {
-        char **input = NULL;
+        const struct cairn_link *l = &links[i];
+        char **input = NULL, *state = NULL;
         int k = 0;
 
-        if ((i < g->links && g->pass[i]) || (!cairn_link_beyond(&reach, &links[i]) && cairn_link_done(g->run, &links[i])))
-            continue;
-        TRY(cairn_link_inputs(g->run, &links[i], &input, &k, err));
-        for (int j = 0; j < k; j++) {
-            struct node *v = find(g, input[j]);
+        if ((i < g->links && g->pass[i]) || (!cairn_link_beyond(&reach, l) && cairn_link_done(g->run, l)) || l->stage == CAIRN_STAGE_CHECK)
+            continue; /* the gate looks at what is there */
+        if (!first && !l->eval && l->step > 0 && (l->stage == CAIRN_STAGE_TRAIN || l->stage == CAIRN_STAGE_SYNC)) {
+            const struct cairn_link before = {l->step - (l->stage == CAIRN_STAGE_TRAIN), CAIRN_STAGE_TRAIN, NULL};
 
-            if (!v)
-                continue;
-            v->needed = 1;
-            if (v->collected && i < g->links && !links[i].eval) /* as an interrupted repair leaves it, or a hand that removed things */
-                v->blocks = 1;
+            first = before.step + 1; /* a state that was only told and whose policy is missing is made again, too (cairn_publish_settle) */
+            TRY(trained_again(g, first, &from, err));
+            if (from < first - 1 && !(state = cairn_link_relative(&before)))
+                TRY(CAIRN_NOMEM(err));
         }
+        st = cairn_link_inputs(g->run, l, &input, &k, err);
+        for (int j = 0; j < k; j++)
+            mark(g, input[j], i < g->links && !l->eval && !(state && !strcmp(input[j], state)));
         cairn_strings_free(input, k);
+        free(state);
+        TRY(st);
     }
 out:
     free(links);
     return st;
+}
+
+static int is_eval(const struct node *v)
+{
+    return cairn_starts_with(v->path, "eval/");
 }
 
 /* One look at v: what is damaged and needed goes; what was made from what goes, goes; what must be there to make it again and was
@@ -512,7 +598,7 @@ static enum cairn_status look(struct graph *g, struct node *v, int dependents, i
             TRY(drop(v, cairn_format("made from %s", in->path), err));
         else if (in->damaged)
             TRY(drop(in, strdup(in->bad), err));
-        else if (in->collected && (dependents || !cairn_starts_with(v->path, "eval/"))) /* no training is done again for an evaluation */
+        else if (in->collected && !is_beyond(g, v) && (dependents || !is_eval(v))) /* no training is done again for an evaluation */
             TRY(drop(in, cairn_format("its data were collected, and %s must be made from it again", v->path), err));
         else
             continue;
@@ -544,6 +630,8 @@ static int can_be_made(const struct graph *g, const struct node *v, const json_t
 {
     if (is_base(v->path) || !strcmp(v->path, cairn_stage_name(CAIRN_STAGE_CHECK))) /* made from the recipe alone; of what is there */
         return 1;
+    if (is_beyond(g, v) || (is_eval(v) && maker(g, v->path) < 0)) /* no link of the chain any more */
+        return 0;
     for (int k = 0; k < v->inputs; k++) {
         const struct node *in = find(g, v->input[k]);
 
@@ -668,7 +756,8 @@ enum cairn_status cairn_repair(const struct cairn_run *run, const json_t *bad, i
     int n = 0, changed = 0;
 
     *out = (struct cairn_repair_result){
-        .dropped = json_array(), .collected = json_array(), .mended = json_array(), .missing = json_array(), .left = json_array(), .policy = -1};
+        .dropped = json_array(), .collected = json_array(), .mended = json_array(), .missing = json_array(), .left = json_array(), .policy = -1,
+        .state = -1};
     if (!small || !markers || !out->dropped || !out->collected || !out->mended || !out->missing || !out->left)
         TRY(CAIRN_NOMEM(err));
     TRY(chain_read(&g, err));
@@ -683,7 +772,7 @@ enum cairn_status cairn_repair(const struct cairn_run *run, const json_t *bad, i
         TRY(pass_mark(&g, dependents, &changed, err));
     }
     TRY(rest(&g, out, err));
-    TRY(orphans_sort(&g, out, err));
+    TRY(leave(&g, out, err));
     if (!(gone = malloc(((size_t)g.n + 1) * sizeof *gone)))
         TRY(CAIRN_NOMEM(err));
     for (int i = 0; i < g.n; i++) {
@@ -697,6 +786,9 @@ enum cairn_status cairn_repair(const struct cairn_run *run, const json_t *bad, i
             gone[n++] = v;
         else if (!v->why && !v->collected && !v->aside && v->readable && cairn_starts_with(v->path, "policy/") && v->step > out->policy)
             out->policy = v->step;
+        else if (!v->why && !v->collected && !v->aside && v->readable && cairn_starts_with(v->path, "step/") && cairn_ends_with(v->path, "/train") &&
+                 v->step > out->state)
+            out->state = v->step;
     }
     qsort(gone, (size_t)n, sizeof *gone, last_made_first);
     for (int i = 0; i < n; i++)

@@ -29,7 +29,8 @@ struct cairn_repair_result {
     json_t *missing;    /* [{"path", "why"}]: not there, and made again by `cairn run` */
     json_t *left;       /* [{"path", "why"}]: not repaired */
     char *quarantine;   /* relative to RUN; NULL: nothing was moved */
-    int64_t policy;     /* the newest good policy that is left; -1: none, the run begins anew */
+    int64_t policy;     /* the newest good policy that is left; -1: none */
+    int64_t state;      /* the newest good trainer state that is left; -1: none. None of both: the run begins anew */
 };
 
 /* bad: [{"path", "why"}] as cairn_verify_tree over run->dir told them, with "input" where that is what is missing. The caller holds the run's lock.

@@ -299,6 +299,8 @@ static void repair_print(const struct args *a, const struct cairn_run *run, cons
     if (json_array_size(r->dropped)) {
         if (r->policy >= 0)
             printf("the newest good policy is %lld", (long long)r->policy);
+        else if (r->state >= 0)
+            printf("no policy is left; the newest good trainer state is %lld", (long long)r->state);
         else
             printf("no policy is left: the run begins anew");
         printf("; ");
@@ -344,6 +346,7 @@ static void result_print(const struct args *a, const struct cairn_verify_counts 
         json_object_set(o, "left", r->left);
         json_object_set_new(o, "quarantine", r->quarantine ? json_string(r->quarantine) : json_null());
         json_object_set_new(o, "newest_policy", json_integer(r->policy));
+        json_object_set_new(o, "newest_state", json_integer(r->state));
         json_object_set_new(o, "dry_run", json_boolean(a->dry));
     }
     cairn_cli_json(o, lost);
@@ -441,17 +444,25 @@ static void advise(const struct args *a, const struct cairn_run *run, const char
     cairn_repair_free(&r);
 }
 
-/* Nothing is bad. Does the run go on from what is there? Of one that is at work that cannot be told. */
-static void blocked_tell(const struct cairn_run *run)
+/* Has the link that the run stands at ended, since what it reads was collected? */
+static int blocked(const struct cairn_run *run)
 {
-    struct cairn_repair_result r = {0};
-    char holder[400];
+    struct cairn_link *chain = NULL;
+    json_t *event = NULL;
+    char *done = NULL;
+    int n = 0, i = 0, is = 0;
 
-    if (!cairn_lock_held(run->dir, holder, sizeof holder) && cairn_repair(run, NULL, 0, 1, &r, NULL) == CAIRN_OK && json_array_size(r.dropped))
-        cairn_warn("%s: nothing is bad, but what is to be made next reads what was collected, so the run cannot go on; to fall back far enough, %zu "
-                   "artefacts: cairn verify --deep --repair %s",
-                   run->dir, json_array_size(r.dropped), run->dir);
-    cairn_repair_free(&r);
+    if (cairn_run_chain(run, &chain, &n, NULL) == CAIRN_OK && (done = malloc((size_t)n + 1))) {
+        cairn_links_done(run, chain, n, done);
+        while (i < n && done[i])
+            i++;
+        event = i < n ? cairn_link_event(run, &chain[i]) : NULL;
+        is = event && cairn_failure_of(run, &chain[i], event) == CAIRN_FAILURE_GONE;
+    }
+    json_decref(event);
+    free(chain);
+    free(done);
+    return is;
 }
 
 /* What is bad was told on stdout: what is left to say of it is how much it is, and what to do. What a run was given (its own files, a
@@ -519,7 +530,7 @@ int cairn_verb_verify(int argc, char **argv)
     st = examine(&a, run, &o, &c, &err);
     if (a.repair && st == CAIRN_EDATA)
         st = examine_again(&a, run, &o, &c, &err);
-    if (a.repair && (st == CAIRN_EDATA || st == CAIRN_OK)) { /* where nothing is bad, something that is needed may be gone */
+    if (a.repair && (st == CAIRN_EDATA || (st == CAIRN_OK && blocked(run)))) {
         found = st;
         first = err;
         st = repair(&a, run, &result, &err);
@@ -527,8 +538,6 @@ int cairn_verb_verify(int argc, char **argv)
             err = first;
             st = CAIRN_EDATA;
         }
-    } else if (st == CAIRN_OK && run && a.deep) {
-        blocked_tell(run);
     }
     if (st == CAIRN_EDATA)
         sum_up(&a, run, &err);

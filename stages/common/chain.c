@@ -262,12 +262,20 @@ struct cairn_link cairn_link_sampled(const struct cairn_run *r, const struct cai
     return (struct cairn_link){step > 0 ? step : 0, CAIRN_STAGE_SYNC, NULL};
 }
 
+/* A run that replays another's rollouts: they were copied. */
+static int copied(const struct cairn_run *r)
+{
+    return cairn_recipe_has(r->recipe, "run.origin") && cairn_starts_with(cairn_recipe_str(r->recipe, "run.origin"), "run ");
+}
+
 enum cairn_status cairn_link_inputs(const struct cairn_run *r, const struct cairn_link *l, char ***out, int *n, struct cairn_error *err)
 {
     struct names s = {0};
 
     switch (l->stage) {
     case CAIRN_STAGE_ROLLOUT:
+        if (!l->eval && copied(r))
+            break;
         names_link(&s, cairn_link_sampled(r, l).step, CAIRN_STAGE_SYNC, NULL);
         if (!l->eval && l->step > 1)
             names_link(&s, l->step - 1, CAIRN_STAGE_ROLLOUT, NULL);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ckpt/retention.h"
+#include "stages/common/publish.h"
 
 /* A link that may be passed by. */
 struct gap {
@@ -27,25 +28,50 @@ static int is_whole(const struct gaps *g, const char *damaged, int i)
     return g->done[i] && !(damaged && damaged[i]);
 }
 
+/* Of each stage the newest whole one of the chain; policy: of those behind it, too, that are there where the run was once meant to be longer. */
+struct newest {
+    int64_t step[CAIRN_STAGE_CHECK + 1], policy;
+};
+
+static void newest_find(const struct gaps *g, const char *damaged, struct newest *x)
+{
+    int64_t last = -1;
+
+    for (size_t k = 0; k < sizeof x->step / sizeof *x->step; k++)
+        x->step[k] = -1;
+    for (int i = 0; i < g->links; i++) {
+        const struct cairn_link *l = &g->link[i];
+
+        if (!l->eval && l->stage == CAIRN_STAGE_SYNC)
+            last = l->step;
+        if (!l->eval && is_whole(g, damaged, i) && l->step > x->step[l->stage])
+            x->step[l->stage] = l->step;
+    }
+    x->policy = x->step[CAIRN_STAGE_SYNC];
+    if (last >= 0 && x->policy == last) /* else there are none behind the chain */
+        x->policy = cairn_run_reach(g->run).policy;
+}
+
 /* What has a whole one of its kind of a later step, an evaluation a newer policy, is not where the run stands. */
+static int is_gap(const struct gaps *g, const char *damaged, const struct newest *x, int i)
+{
+    const struct cairn_link *l = &g->link[i];
+
+    return !is_whole(g, damaged, i) && (l->eval ? x->policy : x->step[l->stage]) > l->step;
+}
+
 static enum cairn_status gaps_find(struct gaps *g, const char *damaged, struct cairn_error *err)
 {
-    int64_t newest[CAIRN_STAGE_CHECK + 1];
-    int last = g->links - 1, most = 0;
+    struct newest x;
+    int most = 0;
 
-    for (size_t k = 0; k < sizeof newest / sizeof *newest; k++)
-        newest[k] = -1;
-    while (last >= 0 && !g->done[last])
-        last--;
-    for (int i = 0; i <= last; i++) {
-        most += !is_whole(g, damaged, i);
-        if (is_whole(g, damaged, i) && !g->link[i].eval && g->link[i].step > newest[g->link[i].stage])
-            newest[g->link[i].stage] = g->link[i].step;
-    }
+    newest_find(g, damaged, &x);
+    for (int i = 0; i < g->links; i++)
+        most += is_gap(g, damaged, &x, i);
     if (!(g->gap = calloc((size_t)most + 1, sizeof *g->gap)) || !(g->by_path = malloc(((size_t)most + 1) * sizeof *g->by_path)))
         return CAIRN_NOMEM(err);
-    for (int i = 0; i <= last && most; i++) {
-        if (is_whole(g, damaged, i) || newest[g->link[i].eval ? CAIRN_STAGE_SYNC : g->link[i].stage] <= g->link[i].step)
+    for (int i = 0; i < g->links && g->n < most; i++) {
+        if (!is_gap(g, damaged, &x, i))
             continue;
         if (!(g->gap[g->n].path = cairn_link_relative(&g->link[i])))
             return CAIRN_NOMEM(err);
@@ -122,28 +148,47 @@ out:
     return st;
 }
 
-/* What a link reads that is to be made is not passed by; which opens what that one reads, and so on. */
-static enum cairn_status keep_needed(struct gaps *g, int *changed, struct cairn_error *err)
+/* A trainer whose last state was only told trains again from the one that was saved: it reads rollouts and scores since then. */
+static enum cairn_status keep_trained(struct gaps *g, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int64_t from, step = -1;
+
+    for (int i = 0; i < g->links && step < 0; i++)
+        if (!g->done[i] && !g->pass[i] && !g->link[i].eval && (g->link[i].stage == CAIRN_STAGE_TRAIN || g->link[i].stage == CAIRN_STAGE_SYNC))
+            step = g->link[i].step + (g->link[i].stage == CAIRN_STAGE_SYNC);
+    if (step < 1)
+        return CAIRN_OK;
+    TRY(cairn_publish_state(g->run, step - 1, &from, err));
+    for (int k = 0; k < g->n && from >= 0; k++) {
+        const struct cairn_link *l = &g->link[g->gap[k].link];
+
+        if (!l->eval && (l->stage == CAIRN_STAGE_ROLLOUT || l->stage == CAIRN_STAGE_SCORE) && l->step > from && l->step < step)
+            g->pass[g->gap[k].link] = 0;
+    }
+out:
+    return st;
+}
+
+/* What a link reads that is to be made is not passed by; which opens what that one reads, and so on: that stands before it. */
+static enum cairn_status keep_needed(struct gaps *g, struct cairn_error *err)
 {
     const int64_t reach = g->link[g->gap[g->n - 1].link].step + 1 + cairn_recipe_i64(g->run->frozen, "run.lag"); /* no later step reads it */
 
-    *changed = 0;
-    for (int i = 0; i < g->links && g->link[i].step <= reach; i++) {
+    for (int i = g->links - 1; i >= 0; i--) {
         enum cairn_status st;
         char **input = NULL;
         int inputs = 0;
 
-        if (g->done[i] || g->pass[i])
+        if (g->link[i].step > reach || g->done[i] || g->pass[i])
             continue;
         if ((st = cairn_link_inputs(g->run, &g->link[i], &input, &inputs, err)) != CAIRN_OK)
             return st;
         for (int q = 0; q < inputs; q++) {
             const struct gap *gap = gap_at(g, input[q]);
 
-            if (gap && g->pass[gap->link]) {
+            if (gap)
                 g->pass[gap->link] = 0;
-                *changed = 1;
-            }
         }
         cairn_strings_free(input, inputs);
     }
@@ -155,7 +200,6 @@ enum cairn_status cairn_links_pass(const struct cairn_run *r, const struct cairn
 {
     struct gaps g = {.run = r, .link = link, .links = n, .done = done, .pass = pass};
     enum cairn_status st = CAIRN_OK;
-    int changed;
 
     memset(pass, 0, (size_t)n);
     TRY(gaps_find(&g, damaged, err));
@@ -163,9 +207,8 @@ enum cairn_status cairn_links_pass(const struct cairn_run *r, const struct cairn
         goto out;
     qsort(g.by_path, (size_t)g.n, sizeof *g.by_path, path_order);
     TRY(pass_most(&g, err));
-    do
-        TRY(keep_needed(&g, &changed, err));
-    while (changed);
+    TRY(keep_trained(&g, err));
+    TRY(keep_needed(&g, err));
 out:
     gaps_free(&g);
     return st;

@@ -215,6 +215,23 @@ static enum cairn_status link_shown(struct resident *r, int i, struct cairn_erro
     return st;
 }
 
+/* A trainer whose last state was only told trains again from the one that was kept: what was removed since then is made first. */
+static enum cairn_status earlier_await(struct resident *r, int i, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    for (int k = 0; k < i; k++) {
+        const struct cairn_link *l = &r->chain[k];
+
+        if (r->done[k] || l->eval || (l->stage != CAIRN_STAGE_ROLLOUT && l->stage != CAIRN_STAGE_SCORE))
+            continue;
+        TRY(link_await(r, k, err));
+        TRY(link_shown(r, k, err));
+    }
+out:
+    return st;
+}
+
 /* What link i reads. *skip: it will not be there. */
 static enum cairn_status inputs_await(struct resident *r, int i, int *skip, struct cairn_error *err)
 {
@@ -235,6 +252,8 @@ static enum cairn_status inputs_await(struct resident *r, int i, int *skip, stru
         }
         TRY(link_shown(r, m, err));
     }
+    if (!*skip && r->chain[i].stage == CAIRN_STAGE_TRAIN)
+        TRY(earlier_await(r, i, err));
 out:
     cairn_strings_free(inputs, n);
     return st;

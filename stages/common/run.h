@@ -109,7 +109,7 @@ enum cairn_status cairn_link_whole(const struct cairn_run *r, const struct cairn
 /* 1: the chain has a gate, which is not committed, and l is another link: it must wait. */
 int cairn_link_gated(const struct cairn_run *r, const struct cairn_link *l);
 /* The artefacts that link l reads, relative to RUN ("policy/000002", "base"), in a fixed order: malloc'ed array of malloc'ed
- * strings, freed with cairn_strings_free. */
+ * strings, freed with cairn_strings_free. None for rollouts that `replay --train` copies. */
 enum cairn_status cairn_link_inputs(const struct cairn_run *r, const struct cairn_link *l, char ***out, int *n, struct cairn_error *err);
 /* The keys of outside files that link l reads ("model.tokenizer", "data.prompts.0"), likewise. */
 enum cairn_status cairn_link_outside(const struct cairn_run *r, const struct cairn_link *l, char ***out, int *n, struct cairn_error *err);
