@@ -220,6 +220,8 @@ static enum cairn_status recipes_compare(struct args *a, const struct cairn_run 
     int n = 0;
 
     TRY(cairn_run_chain(run, &chain, &n, err));
+    if (reach.step == INT64_MAX || reach.policy == INT64_MAX || reach.eval == INT64_MAX) /* others look at every link then; here it is told */
+        TRY(cairn_fail(err, CAIRN_EIO, "%s: what is in step, policy or eval could not be listed", run->dir));
     for (int i = 0; i < n; i++) {
         const struct cairn_digest want = cairn_run_hash(run, chain[i].step);
         struct cairn_manifest *m = NULL;
