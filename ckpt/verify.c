@@ -152,6 +152,11 @@ struct verify {
     const char *root;
     struct cairn_error first; /* sentence of the first bad thing */
     int64_t bad;
+    int holding; /* what is bad is not told yet: retention may be taking the artefact away */
+    struct held {
+        char *path, *text;
+        struct held *next;
+    } *held, **held_end;
 };
 
 /* Failures that keep us from looking, rather than things that are bad. */
@@ -160,8 +165,30 @@ static int hard(enum cairn_status st)
     return st == CAIRN_EAGAIN || st == CAIRN_ENOSPACE || st == CAIRN_EBUG;
 }
 
+/* 1: it is kept for later. */
+static int hold(struct verify *v, const char *path, const char *text)
+{
+    struct held *h = v->holding ? calloc(1, sizeof *h) : NULL;
+
+    if (!h)
+        return 0;
+    h->path = strdup(path);
+    h->text = strdup(text);
+    if (!h->path || !h->text) {
+        free(h->path);
+        free(h->text);
+        free(h);
+        return 0;
+    }
+    *v->held_end = h;
+    v->held_end = &h->next;
+    return 1;
+}
+
 static void tell(struct verify *v, const char *path, const char *text)
 {
+    if (hold(v, path, text))
+        return;
     if (!v->bad++)
         cairn_fail(&v->first, CAIRN_EDATA, "%s", text);
     v->counts->bad++;
@@ -318,6 +345,53 @@ static enum cairn_status verify_small(struct verify *v, const char *dir, const c
     return st;
 }
 
+static void held_begin(struct verify *v)
+{
+    v->held_end = &v->held;
+    v->holding = 1;
+}
+
+/* Tells what was held; forget: does not. */
+static void held_end(struct verify *v, int forget)
+{
+    v->holding = 0;
+    while (v->held) {
+        struct held *h = v->held;
+
+        v->held = h->next;
+        if (!forget)
+            tell(v, h->path, h->text);
+        free(h->path);
+        free(h->text);
+        free(h);
+    }
+}
+
+/* Every shard against its entry. What is collected meanwhile is not bad: its marker is durable before its first shard goes. */
+static enum cairn_status verify_shards(struct verify *v, const char *dir, const struct cairn_manifest *m, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+    int collected = 0;
+    char name[200];
+
+    held_begin(v);
+    for (int i = 0; i < m->nshards; i++) {
+        const char *file = m->shards[i]->file;
+
+        TRY(verify_shard(v, dir, m->shards[i], err));
+        if (m->nshards > CAIRN_MANIFEST_MAX_INLINE)
+            continue; /* what lies beside it is an index of the manifest, which was loaded with it */
+        if (cairn_ends_with(file, ".h5") && snprintf(name, sizeof name, "%.*s.json", (int)strlen(file) - 3, file) < (int)sizeof name)
+            TRY(verify_small(v, dir, name, 1, err));
+    }
+    if (v->held)
+        TRY(cairn_artefact_collected_look(dir, &collected, err));
+    v->counts->collected += collected;
+out:
+    held_end(v, collected);
+    return st;
+}
+
 /* "a/b/c" of proper names: a place below the root. */
 static int lineage_path_ok(const char *path)
 {
@@ -399,15 +473,7 @@ static enum cairn_status verify_one(struct verify *v, const char *dir, struct ca
         v->counts->collected++;
         TRY(verify_small(v, dir, CAIRN_COLLECTED_NAME, 0, err));
     } else {
-        for (int i = 0; i < m->nshards; i++) {
-            const char *file = m->shards[i]->file;
-
-            TRY(verify_shard(v, dir, m->shards[i], err));
-            if (m->nshards > CAIRN_MANIFEST_MAX_INLINE)
-                continue; /* what lies beside it is an index of the manifest, which was loaded with it */
-            if (cairn_ends_with(file, ".h5") && snprintf(name, sizeof name, "%.*s.json", (int)strlen(file) - 3, file) < (int)sizeof name)
-                TRY(verify_small(v, dir, name, 1, err));
-        }
+        TRY(verify_shards(v, dir, m, err));
     }
     snprintf(name, sizeof name, "epoch/%lld", (long long)m->epoch);
     TRY(verify_small(v, dir, name, 0, err));

@@ -168,6 +168,26 @@ hf() { # DIR: a HuggingFace directory to spoil
     is 64 "$build/bin/cairn-score" "$dir" --step 1 --eval nobody
 }
 
+@test "what retention takes away while verify reads it is collected, not bad" {
+    local shim=$build/lib/faultshim.so pid
+    [[ -e $shim && $build != *san* ]] || skip "the shim that stops a program at a call is not here: NOT TRIED"
+    copy
+    stopped() { # ARTEFACT BAD: verify stands before its first shard, which then goes; it says BAD
+        local dir=$dir/$1
+        LD_PRELOAD=$shim CAIRN_FAULT_ROOT=$dir CAIRN_FAULT_PROGRAM=cairn CAIRN_FAULT="n=1 kind=stop ops=1 classes=1" \
+            "$cairn" verify "$dir" >"$BATS_TEST_TMPDIR/out" 2>&1 3>&- &
+        pid=$!
+        while kill -0 "$pid" && [ "$(awk '{ print $3 }' "/proc/$pid/stat")" != T ]; do sleep 0.05; done
+        rm "$dir"/a*/*.h5
+        [ "$2" != 0 ] || echo >"$dir/COLLECTED"
+        kill -CONT "$pid"
+        wait "$pid" || [ "$2" != 0 ]
+        grep -q ": $2 bad" "$BATS_TEST_TMPDIR/out" || { cat "$BATS_TEST_TMPDIR/out"; return 1; }
+    }
+    stopped policy/000001 0
+    stopped step/000001/rollout 2 # and without a marker it is
+}
+
 @test "a file of the run's own that is gone: status says it before anything is called, with how it is put back" {
     dir=$BATS_TEST_TMPDIR/run
     is 0 "$cairn" init "$micro" --run "$dir"
