@@ -68,7 +68,7 @@ static enum cairn_status run_create(struct cairn_run **out, const char *dir, str
     r->dir = realpath(dir, NULL);
     if (!r->dir) {
         free(r);
-        return cairn_fail(err, CAIRN_ENOINPUT, "%s: %s", dir, strerror(errno));
+        return cairn_fail(err, errno == ENOMEM ? CAIRN_ENOSPACE : CAIRN_ENOINPUT, "%s: %s", dir, strerror(errno));
     }
     *out = r;
     return CAIRN_OK;
