@@ -13,8 +13,8 @@ struct cairn_trail_row {
     char reason[500], next[4300];
 };
 
-/* Reads queue and ledger. done: as in cairn_plan_make; borrowed until the trail is closed. Where this machine has no Slurm, or it does not answer, rows say what the ledger knows, and
- * cairn_trail_note why. */
+/* Reads queue and ledger. done: as in cairn_plan_make; borrowed until the trail is closed. Where this machine has no Slurm, or it does not answer,
+ * rows say what the ledger knows, and cairn_trail_note why. */
 enum cairn_status cairn_trail_open(struct cairn_trail **out, const struct cairn_run *run, const char *done, struct cairn_error *err);
 void cairn_trail_close(struct cairn_trail *t); /* NULL is fine */
 /* Of a link that is not committed. */

@@ -33,7 +33,8 @@ struct cairn_repair_result {
     int64_t state;      /* the newest good trainer state that is left; -1: none. None of both: the run begins anew */
 };
 
-/* bad: [{"path", "why"}] as cairn_verify_tree over run->dir told them, with "input" where that is what is missing. The caller holds the run's lock.
+/* Where nothing is bad, the caller asks only for a run that has said that it cannot go on: what the next link reads was collected.
+ * bad: [{"path", "why"}] as cairn_verify_tree over run->dir told them, with "input" where that is what is missing. The caller holds the run's lock.
  * dry: only says what it would do, and wants no lock. */
 enum cairn_status cairn_repair(const struct cairn_run *run, const json_t *bad, int dependents, int dry, struct cairn_repair_result *out,
                                struct cairn_error *err);
