@@ -343,8 +343,11 @@ static enum cairn_status trainable(struct graph *g, int64_t step, char *yes, str
 
         for (int k = 0; k < 2 && *yes; k++) {
             char *path = cairn_link_relative(&reads[k]);
-            int i = path ? maker(g, path) : -1;
+            int i;
 
+            if (!path)
+                TRY(CAIRN_NOMEM(err));
+            i = maker(g, path);
             *yes = i >= 0 && i < g->known && g->makeable[i];
             free(path);
         }

@@ -11,7 +11,8 @@
  * evaluation: a newer policy) and
  *   is not done, and what it reads was collected, or is missing or damaged and cannot be made either,
  *   or is damaged,
- * unless a link that is not done and not passed reads it, or the next trainer, which trains again from the last state that was kept. Looks at files only where there is a gap or damage. */
+ * unless a link that is not done and not passed reads it, or the next trainer, which trains again from the last state that was kept. Looks
+ * at files only where there is a gap or damage. */
 enum cairn_status cairn_links_pass(const struct cairn_run *r, const struct cairn_link *link, int n, const char *done, const char *damaged, char *pass,
                                    struct cairn_error *err);
 
