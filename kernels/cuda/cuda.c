@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "device.h"
+#include "product_choose.h"
 
 /* Goes up, by one, in the commit that changes a bit of what any op gives for any input it took before, whichever kernel, type or card it
  * is, or makes the model take another op in a place: manifests carry it (numerics), and equal numerics are a promise of equal bits. New ops,
@@ -96,6 +97,7 @@ static enum cairn_status cuda_open(int ordinal, const struct cairn_backend_opts 
     TRY(cuda_status(cudaHostAlloc((void **)&d->h_fault, sizeof *d->h_fault, cudaHostAllocMapped), "host memory for faults", err));
     memset(d->h_fault, 0, sizeof *d->h_fault);
     TRY(cuda_status(cudaHostGetDevicePointer((void **)&d->d_fault, d->h_fault, 0), "device address of faults", err));
+    product_choose_begin(d);
     *out = &d->dev;
 out:
     if (st != CAIRN_OK && d) {

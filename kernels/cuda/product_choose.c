@@ -7,7 +7,7 @@
  * only. While a stream is captured into a graph, or without memory to try, by_default chooses.
  *
  * Proof and choices are kept for the next process on the card (keep.h): trying takes tens of milliseconds a shape. An algorithm of cuBLASLt's counts
- * only with the version of it that gave it.
+ * only with the version of it that gave it. What was kept is loaded ahead (product_ahead.h).
  *
  * CAIRN_CUDA_TRIALS=0, for tools under which everything is slow: nothing is proved or tried, wgmma has the right bits where the card has it, and
  * by_default chooses. Bits are those of a card that passes its proof.
@@ -18,7 +18,7 @@
 #include <string.h>
 
 #include "keep.h"
-#include "product_choose.h"
+#include "product_ahead.h"
 #include "product_few.h"
 
 #define KEYS       2048               /* a power of two */
@@ -26,28 +26,21 @@
 #define PART_LEAST 512                /* rows of a part */
 #define FLUSH      ((size_t)96 << 20) /* bytes, more than any cache */
 
-enum kind { KIND_FMA, KIND_MMA, KIND_FEW, KIND_WGMMA, KIND_LT, KIND_AGAIN /* kept, and to be tried anew */ };
-
-struct choice {
-    enum kind kind;
-    int which; /* tile of mma, few or wgmma */
-    struct product_lt_plan lt;
-};
-
 struct key {
     int64_t n, k, m; /* m: the bucket's top */
     int32_t form, types, batch, end;
 };
 
 struct chooser {
-    int wgmma; /* -1 unknown, 0 other bits (or none), 1 the same */
+    int wgmma;    /* -1 unknown, 0 other bits (or none), 1 the same */
     int unproved; /* wgmma is 0 because it could not be found out */
     int trials;
     int asked;             /* whether there is a cuBLASLt: */
     struct product_lt *lt; /* it, or NULL */
+    struct product_ahead *ahead;
     struct keep *keep;
-    uint64_t lt_version;   /* whose algorithms were kept; 0: nobody's */
-    int tried;             /* choices of this process */
+    uint64_t lt_version; /* whose algorithms were kept; 0: nobody's */
+    int tried;           /* choices of this process */
     int used;
     int64_t refused; /* candidates with other bits */
     struct key key[KEYS];
@@ -75,7 +68,7 @@ static struct product_lt *lt_of(struct chooser *h)
 {
     if (!h->asked) {
         h->asked = 1;
-        h->lt = product_lt_open();
+        h->lt = h->ahead ? product_ahead_lt(h->ahead) : product_lt_open();
         if (h->lt_version && h->lt_version != product_lt_version(h->lt)) { /* its algorithms are another's */
             for (int i = 0; i < KEYS; i++)
                 if (h->taken[i] && h->choice[i].kind == KIND_LT)
@@ -162,31 +155,75 @@ static void chooser_free(void *p)
         return;
     if (h->tried)
         kept_write(h);
+    product_ahead_end(h->ahead);
     keep_close(h->keep);
     product_lt_close(h->lt);
     free(h);
 }
 
+/* NULL without memory. */
+static struct chooser *chooser_new(struct cuda *d)
+{
+    struct chooser *h = calloc(1, sizeof *h);
+    const char *trials = getenv("CAIRN_CUDA_TRIALS");
+
+    if (!h)
+        return NULL;
+    h->trials = !trials || strcmp(trials, "0") != 0;
+    h->wgmma = -1;
+    if (h->trials && (h->keep = keep_open(d, "products")))
+        kept_take(h);
+    d->slot[SLOT_MATMUL] = h;
+    d->slot_free[SLOT_MATMUL] = chooser_free;
+    return h;
+}
+
 static struct chooser *chooser_of(struct call *c)
 {
     struct chooser *h = c->cuda->slot[SLOT_MATMUL];
-    const char *trials;
 
-    if (h)
-        return h;
-    h = calloc(1, sizeof *h);
-    if (!h) {
+    if (!h && !(h = chooser_new(c->cuda))) {
         c->c.st = CAIRN_NOMEM(c->c.err);
         return NULL;
     }
-    trials = getenv("CAIRN_CUDA_TRIALS");
-    h->trials = !trials || strcmp(trials, "0") != 0;
-    h->wgmma = h->trials ? -1 : product_wgmma_there(c);
-    if (h->trials && (h->keep = keep_open(c->cuda, "products")))
-        kept_take(h);
-    c->cuda->slot[SLOT_MATMUL] = h;
-    c->cuda->slot_free[SLOT_MATMUL] = chooser_free;
+    if (!h->trials && h->wgmma < 0)
+        h->wgmma = product_wgmma_there(c);
     return h;
+}
+
+/* A product of the kept shape, as far as a kernel sees it. */
+static struct product product_of(const struct key *k, struct fault *fault)
+{
+    return (struct product){.m = k->m,
+                            .n = k->n,
+                            .k = k->k,
+                            .batch = k->batch,
+                            .form = k->form,
+                            .a_bf16 = 1,
+                            .b_bf16 = 1,
+                            .y_bf16 = k->types & 1,
+                            .pairs = k->types >> 1 & 1,
+                            .quads = k->types >> 2 & 1,
+                            .accumulate = k->end & 1,
+                            .alpha = k->end & 2 ? 0.5f : 1,
+                            .parts = 1,
+                            .wide = 1,
+                            .fault = fault,
+                            .op = OP_matmul};
+}
+
+void product_choose_begin(struct cuda *d)
+{
+    struct chooser *h = d->keep ? chooser_new(d) : NULL; /* without memory the first product says so */
+    struct product_wanted *wanted = h && h->lt_version ? calloc((size_t)h->used + 1, sizeof *wanted) : NULL;
+    int n = 0;
+
+    for (int i = 0; wanted && i < KEYS; i++)
+        if (h->taken[i] && !(h->key[i].end & 4)) /* groups take kernels that others take, too */
+            wanted[n++] = (struct product_wanted){product_of(&h->key[i], d->d_fault), h->choice[i]};
+    if (n)
+        h->ahead = product_ahead_begin(d, wanted, n, h->lt_version);
+    free(wanted);
 }
 
 static int capturing(const struct call *c)
@@ -196,7 +233,7 @@ static int capturing(const struct call *c)
     return cudaStreamIsCapturing(c->stream, &s) != cudaSuccess || s != cudaStreamCaptureStatusNone;
 }
 
-static void launch(struct call *c, const struct chooser *h, const struct product *p, const struct choice *o)
+void product_launch(struct call *c, struct product_lt *lt, const struct product *p, const struct choice *o)
 {
     if (o->kind == KIND_FMA)
         product_fma(c, p);
@@ -207,7 +244,7 @@ static void launch(struct call *c, const struct chooser *h, const struct product
     else if (o->kind == KIND_WGMMA)
         product_wgmma(c, p, o->which);
     else
-        product_lt_run(c, h->lt, p, &o->lt);
+        product_lt_run(c, lt, p, &o->lt);
 }
 
 /* What cannot be run, without memory say, counts as other bits in this process and is not kept. */
@@ -247,8 +284,8 @@ static int wgmma_by_default(const struct call *c, const struct product *p)
         if (p->form == CAIRN_TN && i % 2) /* the next again */
             continue;
         /* groups end anywhere: on average half a tile of theirs is empty */
-        float tiles = p->offsets && p->form != CAIRN_TN ? (float)z * ((float)rows / (float)tile[i].high + 0.5f)
-                                                        : (float)(z * ceil_div(rows, tile[i].high));
+        float tiles =
+            p->offsets && p->form != CAIRN_TN ? (float)z * ((float)rows / (float)tile[i].high + 0.5f) : (float)(z * ceil_div(rows, tile[i].high));
         int64_t all = (int64_t)(tiles * (float)ceil_div(p->n, tile[i].wide)), at_once = c->cuda->sms / tile[i].blocks;
         float cost = (float)(ceil_div(all, at_once > 0 ? at_once : 1)) * tile[i].cost;
 
@@ -338,15 +375,14 @@ static int slot_of(struct chooser *h, const struct key *k)
 }
 
 /* Milliseconds of one run that finds nothing in the caches, the least of three; negative if it failed. */
-static float stopwatch(struct call *c, const struct chooser *h, const struct product *p, const struct choice *o, void *flush,
-                       cudaEvent_t ev[2])
+static float stopwatch(struct call *c, const struct chooser *h, const struct product *p, const struct choice *o, void *flush, cudaEvent_t ev[2])
 {
     float best = -1, ms;
 
     for (int i = 0; i < 3 && call_ok(c); i++) {
         call_cuda(c, cudaMemsetAsync(flush, i, FLUSH, c->stream), "cudaMemset"); /* and the host gets ahead */
         call_cuda(c, cudaEventRecord(ev[0], c->stream), "cudaEventRecord");
-        launch(c, h, p, o);
+        product_launch(c, h->lt, p, o);
         call_cuda(c, cudaEventRecord(ev[1], c->stream), "cudaEventRecord");
         call_cuda(c, cudaEventSynchronize(ev[1]), "waiting for a trial");
         if (call_ok(c) && cudaEventElapsedTime(&ms, ev[0], ev[1]) == cudaSuccess && (best < 0 || ms < best))
@@ -373,6 +409,16 @@ static int candidates(const struct call *c, const struct chooser *h, const struc
     return n;
 }
 
+struct product_room product_dense(struct product *p)
+{
+    int tn = p->form == CAIRN_TN, nt = p->form == CAIRN_NT;
+
+    p->as = round_up(tn ? p->m : p->k, 8), p->bs = round_up(nt ? p->k : p->n, 8), p->ys = round_up(p->n, 8);
+    p->ab = (tn ? p->k : p->m) * p->as, p->bb = (nt ? p->n : p->k) * p->bs, p->yb = p->m * p->ys;
+    return (struct product_room){(size_t)(p->ab * p->batch) * 2, (size_t)(p->bb * p->batch) * 2,
+                                 (size_t)round_up(p->yb * p->batch * (p->y_bf16 ? 2 : 4), 16)};
+}
+
 /* Tries all candidates. *measured: 0 where nothing could be, which leaves the default. A dense product is tried on random operands of `rows`
  * rows, one with groups on the caller's own, with its own y. */
 static struct choice by_trial(const struct call *of, struct chooser *h, const struct product *p, struct choice best, int *measured)
@@ -383,6 +429,7 @@ static struct choice by_trial(const struct call *of, struct chooser *h, const st
     struct product q = *p;
     struct choice o[CANDIDATES] = {best};
     struct product_lt_plan plan[PLANS];
+    struct product_room room_of;
     size_t a = 0, b = 0, y, size = p->y_bf16 ? 2 : 4;
     unsigned char *room = NULL;
     cudaEvent_t ev[2] = {NULL, NULL};
@@ -390,18 +437,16 @@ static struct choice by_trial(const struct call *of, struct chooser *h, const st
     int n = 1, plans = 0;
 
     /* dense operands with the same alignment; a few hundred megabytes are enough to tell who is faster */
-    q.ys = round_up(q.n, 8);
     if (p->offsets) {
+        q.ys = round_up(q.n, 8);
         q.yb = tn ? q.m * q.ys : 0;
         y = (size_t)round_up(q.m * q.ys * (tn ? q.batch : 1) * (int64_t)size, 16);
     } else {
         q.m = tn ? p->m : bucket(p->m);
         while (!tn && q.m > 256 && (q.m * q.k * 2 + q.m * q.n * 8) * q.batch > (int64_t)1 << 29)
             q.m /= 2;
-        q.as = round_up(tn ? q.m : q.k, 8), q.bs = round_up(p->form == CAIRN_NT ? q.k : q.n, 8);
-        q.ab = (tn ? q.k : q.m) * q.as, q.bb = (p->form == CAIRN_NT ? q.n : q.k) * q.bs, q.yb = q.m * q.ys;
-        a = (size_t)(q.ab * q.batch) * 2, b = (size_t)(q.bb * q.batch) * 2;
-        y = (size_t)round_up(q.yb * q.batch * (int64_t)size, 16);
+        room_of = product_dense(&q);
+        a = room_of.a, b = room_of.b, y = room_of.y;
     }
     *measured = 0;
     if (a + b + 2 * y > (size_t)2 << 30)
@@ -433,7 +478,7 @@ static struct choice by_trial(const struct call *of, struct chooser *h, const st
         if (i > 0 && o[i].kind == o[0].kind && o[i].which == o[0].which && o[i].kind != KIND_LT)
             continue;
         probe_fill(&t, (void *)q.y, (int64_t)(y / 2), 3, 0);
-        launch(&t, h, &q, &o[i]);
+        product_launch(&t, h->lt, &q, &o[i]);
         if (product_differences(&t, room + a + b, q.y, y, count) != 0) {
             h->refused += call_ok(&t);
             continue;
@@ -509,7 +554,7 @@ static void choose_and_launch(struct call *c, const struct product *p)
         lt_of(h);
     if (bf16 && h->trials && (h->lt || h->wgmma == 1) && worth(p)) /* mma alone needs no clock */
         o = tried(c, h, p, o, may_try);
-    launch(c, h, p, &o);
+    product_launch(c, h->lt, p, &o);
 }
 
 /* ---- one product ---------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-/* product_choose.h - what product_choose.c takes from its neighbours: cuBLASLt, and the tools of a trial.
+/* product_choose.h - a choice of a kernel, and what product_choose.c takes from its neighbours: cuBLASLt, and the tools of a trial.
  *
  * cuBLASLt is opened at run time; where it is missing, own kernels do everything.
  */
@@ -18,8 +18,28 @@ struct product_lt_plan {
     size_t workspace; /* 0 but for the library's own choice */
 };
 
-struct product_lt *product_lt_open(void); /* NULL where there is none */
-void product_lt_close(struct product_lt *lt);           /* NULL is fine */
+enum kind { KIND_FMA, KIND_MMA, KIND_FEW, KIND_WGMMA, KIND_LT, KIND_AGAIN /* kept, and to be tried anew */ };
+
+struct choice {
+    enum kind kind;
+    int which; /* tile of mma, few or wgmma */
+    struct product_lt_plan lt;
+};
+
+/* Begins what can be done for products before the first one (product_ahead.h); nothing where nothing is kept. */
+void product_choose_begin(struct cuda *d);
+/* By the kernel that was chosen; lt: for one of cuBLASLt's. */
+void product_launch(struct call *c, struct product_lt *lt, const struct product *p, const struct choice *o);
+
+/* Bytes of the operands and the result. */
+struct product_room {
+    size_t a, b, y;
+};
+/* Gives a product without groups strides of dense operands, each line aligned to 16 bytes. */
+struct product_room product_dense(struct product *p);
+
+struct product_lt *product_lt_open(void);                 /* NULL where there is none */
+void product_lt_close(struct product_lt *lt);             /* NULL is fine */
 uint64_t product_lt_version(const struct product_lt *lt); /* of NULL 0 */
 /* Up to n algorithms for p, best guess first, none of which splits k or needs a workspace. `free_choice`: the library's own, with
  * 32 MiB, whatever it does to the bits (to compare with). */

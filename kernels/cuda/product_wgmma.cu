@@ -251,17 +251,20 @@ typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void 
                            const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-static encode_fn *encoder(void)
+static encode_fn *encoder(void) /* several threads may look for it, and find the same */
 {
-    static encode_fn *fn;
+    static encode_fn *known;
+    encode_fn *fn = __atomic_load_n(&known, __ATOMIC_RELAXED);
     enum cudaDriverEntryPointQueryResult found;
 
-    if (!fn && (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&fn, 12000, cudaEnableDefault, &found) !=
-                    cudaSuccess ||
-                found != cudaDriverEntryPointSuccess)) {
+    if (fn)
+        return fn;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&fn, 12000, cudaEnableDefault, &found) != cudaSuccess ||
+        found != cudaDriverEntryPointSuccess) {
         cudaGetLastError();
-        fn = NULL;
+        return NULL;
     }
+    __atomic_store_n(&known, fn, __ATOMIC_RELAXED);
     return fn;
 }
 
