@@ -15,8 +15,9 @@ struct product_ahead {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t told;
-    int open, taken;       /* cuBLASLt was looked for; it is the caller's */
-    struct product_lt *lt; /* NULL: there is none */
+    int open, taken;        /* cuBLASLt was looked for; it is the caller's */
+    struct product_lt *lt;  /* NULL: there is none */
+    struct product_lt *own; /* the thread's: nothing says that two may use one at a time; what one has loaded serves the other */
     atomic_int stop;
     uint64_t lt_version;
     int n;
@@ -82,7 +83,7 @@ static void launch_all(struct product_ahead *a, int lt_same)
             if (launched(a, i) || (a->wanted[i].choice.kind == KIND_LT && !lt_same))
                 continue;
             p.a = room, p.b = room + r.a, p.y = room + r.a + r.b;
-            product_launch(&c, a->lt, &p, &a->wanted[i].choice);
+            product_launch(&c, a->own, &p, &a->wanted[i].choice);
         }
     cudaStreamSynchronize(str.s);
     cudaFree(room);
@@ -106,7 +107,8 @@ static void *work(void *arg)
     a->open = 1;
     pthread_cond_broadcast(&a->told);
     pthread_mutex_unlock(&a->lock);
-    launch_all(a, lt && product_lt_version(lt) == a->lt_version);
+    a->own = lt ? product_lt_open() : NULL;
+    launch_all(a, a->own && product_lt_version(a->own) == a->lt_version);
     return NULL;
 }
 
@@ -156,6 +158,7 @@ void product_ahead_end(struct product_ahead *a)
         return;
     atomic_store(&a->stop, 1);
     pthread_join(a->thread, NULL);
+    product_lt_close(a->own);
     if (!a->taken)
         product_lt_close(a->lt);
     pthread_cond_destroy(&a->told);
