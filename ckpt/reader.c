@@ -1,6 +1,7 @@
 /* reader.c - a committed artefact opened for reading, and its shards (reader.h). */
 #include "ckpt/reader_impl.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +15,7 @@
 
 /* --- opening --- */
 
-static enum cairn_status check_expected(const struct cairn_manifest *m, const char *dir, const struct cairn_reader_expect *x,
-                                        struct cairn_error *err)
+static enum cairn_status check_expected(const struct cairn_manifest *m, const char *dir, const struct cairn_reader_expect *x, struct cairn_error *err)
 {
     char have[33], want[33];
 
@@ -24,8 +24,7 @@ static enum cairn_status check_expected(const struct cairn_manifest *m, const ch
     if (x->run && strcmp(x->run, m->run))
         return cairn_fail(err, CAIRN_EDATA, "%s: belongs to run %s, not to %s", dir, m->run, x->run);
     if (x->check_step && x->step != m->step)
-        return cairn_fail(err, CAIRN_EDATA, "%s: is of step %lld, step %lld was expected", dir, (long long)m->step,
-                          (long long)x->step);
+        return cairn_fail(err, CAIRN_EDATA, "%s: is of step %lld, step %lld was expected", dir, (long long)m->step, (long long)x->step);
     if (x->digest && !cairn_digest_equal(*x->digest, m->digest)) {
         cairn_digest_hex(m->digest, have);
         cairn_digest_hex(*x->digest, want);
@@ -36,8 +35,7 @@ static enum cairn_status check_expected(const struct cairn_manifest *m, const ch
     return CAIRN_OK;
 }
 
-enum cairn_status cairn_reader_open(struct cairn_reader **out, const char *dir, const struct cairn_reader_expect *expect,
-                                    struct cairn_error *err)
+enum cairn_status cairn_reader_open(struct cairn_reader **out, const char *dir, const struct cairn_reader_expect *expect, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_reader *r = calloc(1, sizeof *r);
@@ -52,8 +50,7 @@ enum cairn_status cairn_reader_open(struct cairn_reader **out, const char *dir, 
     if (r->m->hollow[0] || (cairn_artefact_collected(dir) && !cairn_artefact_pinned(dir))) {
         char *why = cairn_artefact_collected_why(dir);
 
-        st = cairn_fail(err, CAIRN_ENOINPUT, "%s: step %lld (%s) was collected: %s", dir, (long long)r->m->step, r->m->kind,
-                        why ? why : "");
+        st = cairn_fail(err, CAIRN_ENOINPUT, "%s: step %lld (%s) was collected: %s", dir, (long long)r->m->step, r->m->kind, why ? why : "");
         free(why);
         goto out;
     }
@@ -103,8 +100,7 @@ int64_t cairn_reader_bytes(const struct cairn_reader *r)
     return r->bytes + (r->ahead ? cairn_ahead_bytes(r->ahead) : 0);
 }
 
-enum cairn_status cairn_reader_find(struct cairn_reader *r, const char *name, const struct cairn_tensor_entry **out,
-                                    struct cairn_error *err)
+enum cairn_status cairn_reader_find(struct cairn_reader *r, const char *name, const struct cairn_tensor_entry **out, struct cairn_error *err)
 {
     *out = cairn_manifest_find(r->m, name);
     return *out ? CAIRN_OK : cairn_fail(err, CAIRN_EDATA, "%s: no tensor %s", r->dir, name);
@@ -119,8 +115,8 @@ static void shape_text(char out[96], int ndim, const int64_t *dim)
     snprintf(out + n, 96 - (size_t)n, ")");
 }
 
-enum cairn_status cairn_reader_expect(struct cairn_reader *r, const char *name, enum cairn_dtype dtype, int ndim,
-                                      const int64_t *shape, const struct cairn_tensor_entry **out, struct cairn_error *err)
+enum cairn_status cairn_reader_expect(struct cairn_reader *r, const char *name, enum cairn_dtype dtype, int ndim, const int64_t *shape,
+                                      const struct cairn_tensor_entry **out, struct cairn_error *err)
 {
     const struct cairn_tensor_entry *t;
     enum cairn_status st = cairn_reader_find(r, name, &t, err);
@@ -130,8 +126,7 @@ enum cairn_status cairn_reader_expect(struct cairn_reader *r, const char *name, 
     if (st != CAIRN_OK)
         return st;
     if (t->dtype != dtype)
-        return cairn_fail(err, CAIRN_EDATA, "%s: %s is %s, %s was expected", r->dir, name, cairn_dtype_name(t->dtype),
-                          cairn_dtype_name(dtype));
+        return cairn_fail(err, CAIRN_EDATA, "%s: %s is %s, %s was expected", r->dir, name, cairn_dtype_name(t->dtype), cairn_dtype_name(dtype));
     if (ndim >= 0)
         same = t->ndim == ndim;
     for (int i = 0; same && i < ndim; i++)
@@ -190,8 +185,20 @@ enum cairn_status cairn_reader_shard_open(struct cairn_reader *r, int i, struct 
         close(s->fd);
         s->fd = -1;
         r->nopen--;
-        TRY(cairn_fail(err, CAIRN_EDATA, "%s: damaged: %lld bytes, the manifest says %lld", s->path, (long long)size,
-                       (long long)e->size));
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: damaged: %lld bytes, the manifest says %lld", s->path, (long long)size, (long long)e->size));
+    }
+out:
+    return st;
+}
+
+enum cairn_status cairn_reader_fetch(struct cairn_reader *r, int64_t most, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    for (int i = 0; i < r->m->nshards && i < OPEN_MAX && most > 0; i++) {
+        TRY(cairn_reader_shard_open(r, i, err));
+        posix_fadvise(r->shard[i].fd, 0, most < r->shard[i].size ? most : r->shard[i].size, POSIX_FADV_WILLNEED); /* a wish */
+        most -= r->shard[i].size;
     }
 out:
     return st;
@@ -209,8 +216,7 @@ enum cairn_status cairn_reader_shard_check(struct cairn_reader *r, int i, struct
     TRY(cairn_fd_digest(s->fd, e->size, s->path, &d, err));
     r->bytes += e->size;
     if (!cairn_digest_equal(d, e->digest))
-        TRY(cairn_fail(err, CAIRN_EDATA, "%s: damaged: the digest of its %lld bytes is not the manifest's", s->path,
-                       (long long)e->size));
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s: damaged: the digest of its %lld bytes is not the manifest's", s->path, (long long)e->size));
     s->checked = 1;
 out:
     return st;

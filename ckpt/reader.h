@@ -33,22 +33,22 @@ struct cairn_reader;
 
 /* CAIRN_ENOINPUT: not committed, or collected ("RUN/step/000003/train: step 3 was collected: REASON"). CAIRN_EDATA: damaged
  * or not what was expected. expect may be NULL. Shards are opened on first use. */
-enum cairn_status cairn_reader_open(struct cairn_reader **out, const char *dir, const struct cairn_reader_expect *expect,
-                                    struct cairn_error *err);
+enum cairn_status cairn_reader_open(struct cairn_reader **out, const char *dir, const struct cairn_reader_expect *expect, struct cairn_error *err);
 void cairn_reader_close(struct cairn_reader *r); /* NULL is fine */
+/* Asks the system to bring the first `most` bytes of the artefact into its cache while the caller does something else. Nothing is waited for. */
+enum cairn_status cairn_reader_fetch(struct cairn_reader *r, int64_t most, struct cairn_error *err);
 const struct cairn_manifest *cairn_reader_manifest(const struct cairn_reader *r); /* borrowed */
 const char *cairn_reader_path(const struct cairn_reader *r);                      /* dir, for sentences */
 /* The tensor by name or alias; CAIRN_EDATA "DIR: no tensor NAME" (*out borrowed from the manifest). */
-enum cairn_status cairn_reader_find(struct cairn_reader *r, const char *name, const struct cairn_tensor_entry **out,
-                                    struct cairn_error *err);
+enum cairn_status cairn_reader_find(struct cairn_reader *r, const char *name, const struct cairn_tensor_entry **out, struct cairn_error *err);
 /* The same, and dtype and shape must be these (ndim -1: any). */
 enum cairn_status cairn_reader_expect(struct cairn_reader *r, const char *name, enum cairn_dtype dtype, int ndim, const int64_t *shape,
                                       const struct cairn_tensor_entry **out, struct cairn_error *err);
 
 /* The box [begin, begin + count) of the global tensor into dense host memory h_dst of `bytes` bytes (must be the box's).
  * begin = NULL: all of it. */
-enum cairn_status cairn_reader_box(struct cairn_reader *r, const char *name, const int64_t *begin, const int64_t *count, void *h_dst,
-                                   size_t bytes, struct cairn_error *err);
+enum cairn_status cairn_reader_box(struct cairn_reader *r, const char *name, const int64_t *begin, const int64_t *count, void *h_dst, size_t bytes,
+                                   struct cairn_error *err);
 /* Rows [begin, begin + n) of dimension 0. */
 enum cairn_status cairn_reader_rows(struct cairn_reader *r, const char *name, int64_t begin, int64_t n, void *h_dst, size_t bytes,
                                     struct cairn_error *err);

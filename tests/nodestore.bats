@@ -63,8 +63,13 @@ same() {
     same "$dir-2"
 }
 
-@test "the guard back-end takes a copy of what lies there" {
+@test "the guard back-end takes a copy of what lies there, and refuses what is damaged on its way" {
     is 0 adapted "$dir" kernels.backend=guard "sync.node_store={path: $store}"
     says "read and kept in $store" "taken from $store"
     same "$dir"
+    flip "$objects"/* 70000
+    is 0 adapted "$dir-2" kernels.backend=guard "sync.node_store={path: $store}"
+    says "is damaged; the base is read as without it" "read and kept in $store"
+    [ "$(grep -c "is damaged" <<<"$output")" = 1 ]
+    same "$dir-2"
 }

@@ -5,18 +5,18 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/cores.h"
 
-#define PIECE   ((size_t)4 << 20) /* some times what a copy's start costs, and small for a cache */
-#define WORKERS 8                 /* eight cores bring what a link takes */
-#define ALIGNED ((size_t)4096)    /* whole pages are pinned */
+#define PIECE   CAIRN_UPLOAD_PIECE
+#define WORKERS 8              /* eight cores bring what a link takes */
+#define ALIGNED ((size_t)4096) /* whole pages are pinned */
 
 struct upload {
     unsigned char *d_dst;
-    const unsigned char *h_src;
     size_t bytes;
+    cairn_upload_fill_fn *fill;
+    void *arg;
     atomic_size_t next; /* the first byte that nobody has taken */
     atomic_int failed;
 };
@@ -44,8 +44,9 @@ static void *work(void *arg)
         if (at >= u->bytes)
             break;
         n = u->bytes - at < PIECE ? u->bytes - at : PIECE;
-        memcpy(w->stage, u->h_src + at, n);
-        w->status = dev->ops->copy_in(dev, w->stream.impl, u->d_dst + at, w->stage, n, &w->error);
+        w->status = u->fill(u->arg, at, n, w->stage, &w->error);
+        if (w->status == CAIRN_OK)
+            w->status = dev->ops->copy_in(dev, w->stream.impl, u->d_dst + at, w->stage, n, &w->error);
         if (w->status == CAIRN_OK)
             w->status = cairn_stream_wait(&w->stream, &w->error);
         if (w->status != CAIRN_OK)
@@ -85,11 +86,16 @@ static void worker_start(struct worker *w)
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
-static enum cairn_status in_one(struct cairn_stream *s, struct upload *u, struct cairn_error *err)
+/* By the caller alone, on his stream, from memory that is not pinned. */
+static enum cairn_status alone(struct cairn_stream *s, struct upload *u, struct cairn_error *err)
 {
-    enum cairn_status st = s->dev->ops->copy_in(s->dev, s->impl, u->d_dst, u->h_src, u->bytes, err);
+    struct worker w = {.u = u, .stream = *s, .stage = malloc(u->bytes < PIECE ? u->bytes : PIECE)};
 
-    return st == CAIRN_OK ? cairn_stream_wait(s, err) : st;
+    if (!w.stage)
+        return CAIRN_NOMEM(err);
+    work(&w);
+    free(w.stage);
+    return w.status == CAIRN_OK ? CAIRN_OK : cairn_fail(err, w.status, "%s", w.error.text);
 }
 
 /* Workers pull; *n of them were opened, the first of which is the owner. */
@@ -107,9 +113,10 @@ static enum cairn_status by_workers(struct worker *w, int n, struct cairn_error 
     return CAIRN_OK;
 }
 
-enum cairn_status cairn_upload(struct cairn_stream *s, struct cairn_buffer *dst, const void *h_src, size_t bytes, struct cairn_error *err)
+enum cairn_status cairn_upload(struct cairn_stream *s, struct cairn_buffer *dst, size_t bytes, cairn_upload_fill_fn *fill, void *arg,
+                               struct cairn_error *err)
 {
-    struct upload u = {.h_src = h_src, .bytes = bytes};
+    struct upload u = {.bytes = bytes, .fill = fill, .arg = arg};
     int most = cairn_cores() < WORKERS ? cairn_cores() : WORKERS, n = 0;
     struct worker w[WORKERS] = {0};
     enum cairn_status st = CAIRN_OK;
@@ -123,7 +130,7 @@ enum cairn_status cairn_upload(struct cairn_stream *s, struct cairn_buffer *dst,
     if (s->dev->ops->pin && most > 1 && bytes > (size_t)most * PIECE)
         while (n < most && worker_open(&w[n], &u, s->dev))
             n++;
-    st = n > 1 ? by_workers(w, n, err) : in_one(s, &u, err);
+    st = n > 1 ? by_workers(w, n, err) : alone(s, &u, err);
     for (int i = 0; i < (n < most ? n + 1 : n); i++) /* one may have been opened in part */
         worker_close(&w[i]);
     cairn_buffer_close(dst);

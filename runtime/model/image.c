@@ -11,8 +11,8 @@
 #include "base/upload.h"
 #include "model/io.h"
 
-static enum cairn_status read_from(struct cairn_store *s, const struct cairn_param_table *t, struct cairn_reader *base,
-                                   struct cairn_compute *k, const char *bar, struct cairn_error *err)
+static enum cairn_status read_from(struct cairn_store *s, const struct cairn_param_table *t, struct cairn_reader *base, struct cairn_compute *k,
+                                   const char *bar, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
 
@@ -30,7 +30,7 @@ static enum cairn_status key_of(struct cairn_digest *key, const struct cairn_par
     char hex[33];
 
     cairn_digest_hex(cairn_reader_manifest(base)->digest, hex);
-    cairn_str_printf(&text, "weights 1\n%s\n%s %zu\n", hex, cairn_dtype_name(k->act), bytes);
+    cairn_str_printf(&text, "weights 2\n%s\n%s %zu\n", hex, cairn_dtype_name(k->act), bytes);
     for (int i = 0; i < t->count; i++)
         cairn_str_printf(&text, "%s %zu %d %d %lld\n", t->param[i].name, t->param[i].offset, t->param[i].keep_f32, t->param[i].frozen,
                          (long long)cairn_param_count(&t->param[i]));
@@ -52,9 +52,16 @@ static enum cairn_status flat(struct cairn_tensor *out, const struct cairn_store
     return cairn_tensor_view(out, s->buf, 0, CAIRN_U8, 1, &n, err);
 }
 
+_Static_assert(CAIRN_UPLOAD_PIECE % CAIRN_NODE_BLOCK == 0, "pieces of an upload are rows of blocks");
+
+static enum cairn_status piece(void *object, size_t at, size_t n, void *h_dst, struct cairn_error *err)
+{
+    return cairn_nodeobject_read(object, at, n, h_dst, err);
+}
+
 /* o is the store's (mapped), or dropped when it was copied. */
-static enum cairn_status from_object(struct cairn_store *s, const struct cairn_param_table *t, struct cairn_nodeobject **o,
-                                     struct cairn_compute *k, struct cairn_error *err)
+static enum cairn_status from_object(struct cairn_store *s, const struct cairn_param_table *t, struct cairn_nodeobject **o, struct cairn_compute *k,
+                                     struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_nodeobject *held = *o;
@@ -66,7 +73,9 @@ static enum cairn_status from_object(struct cairn_store *s, const struct cairn_p
     TRY(cairn_weights_create(s, t, k, err));
     if (held->bytes != s->buf->bytes)
         TRY(CAIRN_BUG(err, "an object of the node that is no image of these weights"));
-    TRY(cairn_upload(&k->stream, s->buf, held->p, held->bytes, err));
+    st = cairn_upload(&k->stream, s->buf, held->bytes, piece, held, err);
+    if (st == CAIRN_EDATA)
+        cairn_nodeobject_refuse(held);
 out:
     return st;
 }
@@ -77,8 +86,8 @@ static void nothing(void *arg)
 }
 
 /* Reads the base and leaves it in the fresh object. Where memory is host memory it is read right there. */
-static enum cairn_status into_object(struct cairn_store *s, const struct cairn_param_table *t, struct cairn_reader *base,
-                                     struct cairn_nodeobject **o, struct cairn_compute *k, const char *bar, struct cairn_error *err)
+static enum cairn_status into_object(struct cairn_store *s, const struct cairn_param_table *t, struct cairn_reader *base, struct cairn_nodeobject **o,
+                                     struct cairn_compute *k, const char *bar, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct cairn_error why;
@@ -102,8 +111,7 @@ out:
 }
 
 enum cairn_status cairn_image_load(struct cairn_store *s, const struct cairn_param_table *t, struct cairn_reader *base,
-                                   const struct cairn_nodestore_opts *store, struct cairn_compute *k, const char *bar,
-                                   struct cairn_error *err)
+                                   const struct cairn_nodestore_opts *store, struct cairn_compute *k, const char *bar, struct cairn_error *err)
 {
     struct cairn_nodestore *ns = NULL;
     struct cairn_nodeobject *o = NULL;
@@ -121,13 +129,13 @@ enum cairn_status cairn_image_load(struct cairn_store *s, const struct cairn_par
     if (st == CAIRN_OK)
         st = cairn_nodestore_open(&ns, store, &why);
     if (st == CAIRN_OK)
-        st = cairn_nodestore_take(ns, key, bytes, &o, &why);
+        st = (cairn_buffer_adopts(k->dev) ? cairn_nodestore_take : cairn_nodestore_take_unread)(ns, key, bytes, &o, &why);
     if (st == CAIRN_OK) {
         fresh = o->fresh;
         st = fresh ? into_object(s, t, base, &o, k, bar, &why) : from_object(s, t, &o, k, &why);
         if (st == CAIRN_OK)
-            cairn_info("base weights, %.2f GiB, %s %s in %.2f s", (double)bytes * 0x1p-30,
-                       fresh ? "read and kept in" : "taken from", store->path, cairn_now_s() - t0);
+            cairn_info("base weights, %.2f GiB, %s %s in %.2f s", (double)bytes * 0x1p-30, fresh ? "read and kept in" : "taken from", store->path,
+                       cairn_now_s() - t0);
     }
     cairn_nodeobject_drop(o);
     cairn_nodestore_close(ns);

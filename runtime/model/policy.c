@@ -94,6 +94,8 @@ out:
 
 /* ---- open ---------------------------------------------------------------------------------------------------------------------------------- */
 
+#define FETCH ((int64_t)1 << 30) /* bytes of an adapter */
+
 static const char *bar(const struct cairn_policy_opts *o)
 {
     return o && o->quiet ? NULL : "load weights";
@@ -116,6 +118,8 @@ static enum cairn_status open_artefact(struct cairn_policy *p, const char *dir, 
     TRY(cairn_policy_base(&base, r, dir, o ? o->base : NULL, err));
     TRY(cairn_policy_config(&p->config, m, base ? cairn_reader_manifest(base) : NULL, dir, err));
     TRY(cairn_param_table_create(&p->table, &p->config, err));
+    if (base) /* on its way while the base is loaded */
+        TRY(cairn_reader_fetch(r, FETCH, err));
     TRY(cairn_image_load(&p->weights, &p->table, base ? base : r, base || strcmp(m->kind, "base") == 0 ? store_of(o) : NULL, k, bar(o), err));
     p->digest = m->digest;
     p->step = m->step;
@@ -350,10 +354,8 @@ enum cairn_status cairn_policy_import(const char *dir, const char *peft_dir, con
         goto out;
     }
     cairn_digest_hex(cairn_reader_manifest(base)->digest, hex);
-    if (json_object_set_new(m->content, "base", json_string(hex)) ||
-        json_object_set_new(m->content, "dtype", json_string(cairn_dtype_name(dtype))) ||
-        json_object_set_new(m->content, "adapter", cairn_adapter_to_json(&adapter, &t)) ||
-        json_object_set_new(m->info, "base", json_string(real)))
+    if (json_object_set_new(m->content, "base", json_string(hex)) || json_object_set_new(m->content, "dtype", json_string(cairn_dtype_name(dtype))) ||
+        json_object_set_new(m->content, "adapter", cairn_adapter_to_json(&adapter, &t)) || json_object_set_new(m->info, "base", json_string(real)))
         TRY(CAIRN_NOMEM(err));
     ao.identity = id;
     cairn_digest_hex(id, hex);

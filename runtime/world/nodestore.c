@@ -20,7 +20,7 @@
 
 #define MAGIC       "cairn node store 1\n"
 #define PAGE        4096
-#define BLOCK       ((size_t)16 << 20)
+#define BLOCK       CAIRN_NODE_BLOCK
 #define MAKING      ".making"
 #define PATIENCE_S  600.0
 #define THREADS_MAX 8
@@ -168,6 +168,7 @@ void cairn_nodeobject_drop(struct cairn_nodeobject *o)
         close(o->fd);
     free(o->path);
     free(o->final);
+    free(o->table);
     free(o);
 }
 
@@ -222,8 +223,46 @@ static enum cairn_status object_check(const struct cairn_nodeobject *o, struct c
     return st;
 }
 
-/* The object if it is there and whole; else *out NULL. One that is not whole is removed. */
-static enum cairn_status object_get(struct cairn_digest key, size_t bytes, const char *final, struct cairn_nodeobject **out,
+/* Header and table, which say what each block must be. */
+static enum cairn_status table_read(struct cairn_nodeobject *o, struct cairn_error *err)
+{
+    const size_t n = blocks_of(o->bytes) * sizeof *o->table;
+    struct header have, want;
+    enum cairn_status st = CAIRN_OK;
+
+    if (!(o->table = malloc(n + 1)))
+        TRY(CAIRN_NOMEM(err));
+    TRY(cairn_fd_pread_all(o->fd, &have, sizeof have, 0, o->final, err));
+    TRY(cairn_fd_pread_all(o->fd, o->table, n, PAGE, o->final, err));
+    want = header_make(o->key, o->bytes, o->table);
+    if (memcmp(&have, &want, sizeof want))
+        TRY(cairn_fail(err, CAIRN_EDATA, "%s is damaged", o->final));
+out:
+    return st;
+}
+
+enum cairn_status cairn_nodeobject_read(const struct cairn_nodeobject *o, size_t at, size_t n, void *h_dst, struct cairn_error *err)
+{
+    enum cairn_status st = CAIRN_OK;
+
+    if (!o->table || at % BLOCK || n > o->bytes || at > o->bytes - n || (n % BLOCK && at + n != o->bytes))
+        return CAIRN_BUG(err, "a part of an object that is no row of blocks");
+    TRY(cairn_fd_pread_all(o->fd, h_dst, n, (int64_t)(o->at + at), o->final, err));
+    for (size_t b = 0; b < n; b += BLOCK)
+        if (!cairn_digest_equal(cairn_digest_bytes((const char *)h_dst + b, n - b < BLOCK ? n - b : BLOCK), o->table[(at + b) / BLOCK]))
+            TRY(cairn_fail(err, CAIRN_EDATA, "%s is damaged", o->final));
+out:
+    return st;
+}
+
+void cairn_nodeobject_refuse(struct cairn_nodeobject *o)
+{
+    if (!o->fresh && !flock(o->fd, LOCK_EX | LOCK_NB) && names(o->final, o->fd))
+        unlink(o->final);
+}
+
+/* The object if it is there and whole (unread: as far as header and table say); else *out NULL. One that is not whole is removed. */
+static enum cairn_status object_get(struct cairn_digest key, size_t bytes, const char *final, int unread, struct cairn_nodeobject **out,
                                     struct cairn_error *err)
 {
     struct cairn_nodeobject *o = calloc(1, sizeof *o);
@@ -249,12 +288,14 @@ static enum cairn_status object_get(struct cairn_digest key, size_t bytes, const
     if (!names(final, o->fd))
         goto out; /* removed meanwhile */
     st = file_check(o->fd, final, o->at + o->bytes, err);
-    if (st == CAIRN_OK)
+    if (st == CAIRN_OK && unread)
+        st = table_read(o, err);
+    if (st == CAIRN_OK && !unread)
         st = object_map(o, 0, err);
-    if (st == CAIRN_OK)
+    if (st == CAIRN_OK && !unread)
         st = object_check(o, err);
-    if (st == CAIRN_EDATA && !flock(o->fd, LOCK_EX | LOCK_NB) && names(final, o->fd))
-        unlink(final); /* nobody else holds it: the next one makes it anew */
+    if (st == CAIRN_EDATA)
+        cairn_nodeobject_refuse(o);
     TRY(st);
     futimens(o->fd, now);
     *out = o;
@@ -273,8 +314,7 @@ static enum cairn_status object_room(struct cairn_nodestore *s, struct cairn_nod
     int e;
 
     if (s->o.max_bytes > 0 && (double)all > s->o.max_bytes)
-        TRY(cairn_fail(err, CAIRN_ENOSPACE, "%.3f GiB do not fit into %s (at most %.3f)", (double)all * 0x1p-30, s->dir,
-                       s->o.max_bytes * 0x1p-30));
+        TRY(cairn_fail(err, CAIRN_ENOSPACE, "%.3f GiB do not fit into %s (at most %.3f)", (double)all * 0x1p-30, s->dir, s->o.max_bytes * 0x1p-30));
     if (s->o.max_bytes > 0)
         left.max_bytes = s->o.max_bytes - (double)all + 1e-9; /* above 0, which would mean any number */
     TRY(cairn_nodestore_sweep(&left, 0, NULL, NULL, err));
@@ -345,8 +385,8 @@ out:
     return st;
 }
 
-enum cairn_status cairn_nodestore_take(struct cairn_nodestore *s, struct cairn_digest key, size_t bytes,
-                                       struct cairn_nodeobject **out, struct cairn_error *err)
+static enum cairn_status take(struct cairn_nodestore *s, struct cairn_digest key, size_t bytes, int unread, struct cairn_nodeobject **out,
+                              struct cairn_error *err)
 {
     double until = cairn_now_s() + (s->o.patience_s > 0 ? s->o.patience_s : PATIENCE_S);
     enum cairn_status st = CAIRN_OK;
@@ -359,7 +399,7 @@ enum cairn_status cairn_nodestore_take(struct cairn_nodestore *s, struct cairn_d
         return CAIRN_NOMEM(err);
     TRY(folder_check(s->dir, err));
     for (;;) {
-        TRY(object_get(key, bytes, final, &o, err));
+        TRY(object_get(key, bytes, final, unread, &o, err));
         if (!o)
             TRY(object_begin(s, key, bytes, final, &o, err));
         if (o)
@@ -374,6 +414,18 @@ enum cairn_status cairn_nodestore_take(struct cairn_nodestore *s, struct cairn_d
 out:
     free(final);
     return st;
+}
+
+enum cairn_status cairn_nodestore_take(struct cairn_nodestore *s, struct cairn_digest key, size_t bytes, struct cairn_nodeobject **out,
+                                       struct cairn_error *err)
+{
+    return take(s, key, bytes, 0, out, err);
+}
+
+enum cairn_status cairn_nodestore_take_unread(struct cairn_nodestore *s, struct cairn_digest key, size_t bytes, struct cairn_nodeobject **out,
+                                              struct cairn_error *err)
+{
+    return take(s, key, bytes, 1, out, err);
 }
 
 /* From the maker's name to its own, in one step where the file system can; never over another. */
@@ -481,8 +533,7 @@ static enum cairn_status entries_read(struct entries *l, const char *dir, struct
         struct stat sb;
         int made, fd;
 
-        if (!name_known(e->d_name, &made) || fstatat(dirfd(d), e->d_name, &sb, AT_SYMLINK_NOFOLLOW) || !S_ISREG(sb.st_mode) ||
-            sb.st_uid != geteuid())
+        if (!name_known(e->d_name, &made) || fstatat(dirfd(d), e->d_name, &sb, AT_SYMLINK_NOFOLLOW) || !S_ISREG(sb.st_mode) || sb.st_uid != geteuid())
             continue;
         if (l->n == l->cap) {
             size_t cap = l->cap ? 2 * l->cap : 16;
@@ -517,9 +568,8 @@ static struct cairn_nodestore_entry told(const struct entry *e, const struct cai
 }
 
 enum cairn_status cairn_nodestore_list(const struct cairn_nodestore_opts *o,
-                                       enum cairn_status (*fn)(void *arg, const struct cairn_nodestore_entry *e,
-                                                               struct cairn_error *err),
-                                       void *arg, struct cairn_error *err)
+                                       enum cairn_status (*fn)(void *arg, const struct cairn_nodestore_entry *e, struct cairn_error *err), void *arg,
+                                       struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct entries l = {0};
@@ -540,9 +590,8 @@ out:
 }
 
 enum cairn_status cairn_nodestore_sweep(const struct cairn_nodestore_opts *o, int dry,
-                                        enum cairn_status (*fn)(void *arg, const struct cairn_nodestore_entry *e,
-                                                                struct cairn_error *err),
-                                        void *arg, struct cairn_error *err)
+                                        enum cairn_status (*fn)(void *arg, const struct cairn_nodestore_entry *e, struct cairn_error *err), void *arg,
+                                        struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
     struct entries l = {0};

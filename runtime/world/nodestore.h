@@ -10,7 +10,8 @@
  *     64    offset of the payload u64      72  digest of the table of block digests (16)       88  digest of bytes 0..87 (16)
  *     4096  16 bytes a block of the payload (XXH3-128), padded to a page
  *     then  the payload
- * It is checked over all its bytes (threads share the blocks) before anybody gets to see it. Nothing is fsynced: what a power cut
+ * It is checked over all its bytes (threads share the blocks) before anybody gets to see it; of one that is read block by block, each block as it is
+ * read. Nothing is fsynced: what a power cut
  * tears does not pass the check and is made again. posix_fallocate reserves every page first, so that writing through a mapping
  * cannot meet SIGBUS.
  *
@@ -45,21 +46,32 @@ struct cairn_nodestore;
 enum cairn_status cairn_nodestore_open(struct cairn_nodestore **out, const struct cairn_nodestore_opts *o, struct cairn_error *err);
 void cairn_nodestore_close(struct cairn_nodestore *s); /* its objects live on; NULL is fine */
 
+#define CAIRN_NODE_BLOCK ((size_t)4 << 20)
+
 struct cairn_nodeobject {
-    char *p; /* the payload: of a fresh one to be filled (shared with the file), of one that was there a private copy-on-write view */
+    char *
+        p; /* NULL of one to be read block by block; the payload: of a fresh one to be filled (shared with the file), of one that was there a private copy-on-write view */
     size_t bytes;
     int fresh; /* 1: not there yet; fill it, then cairn_nodeobject_keep */
     /* private */
     int fd;
     size_t at;
     char *map, *path, *final;
-    struct cairn_digest key;
+    struct cairn_digest key, *table;
 };
 
 /* The object of that key and size, or the making of it. CAIRN_ENOSPACE: it does not fit under the cap, or on the device.
  * CAIRN_EAGAIN: a stop was requested while another made it, or that one was not done in time. */
-enum cairn_status cairn_nodestore_take(struct cairn_nodestore *s, struct cairn_digest key, size_t bytes,
-                                       struct cairn_nodeobject **out, struct cairn_error *err);
+enum cairn_status cairn_nodestore_take(struct cairn_nodestore *s, struct cairn_digest key, size_t bytes, struct cairn_nodeobject **out,
+                                       struct cairn_error *err);
+/* The same for who copies it elsewhere: one that is there is not mapped, and of its payload nothing is checked yet. */
+enum cairn_status cairn_nodestore_take_unread(struct cairn_nodestore *s, struct cairn_digest key, size_t bytes, struct cairn_nodeobject **out,
+                                              struct cairn_error *err);
+/* Bytes [at, at + n) of such a one to h_dst, checked; at is a multiple of CAIRN_NODE_BLOCK, and n one, or the rest. Threads may share the object.
+ * CAIRN_EDATA: damaged; then call cairn_nodeobject_refuse. */
+enum cairn_status cairn_nodeobject_read(const struct cairn_nodeobject *o, size_t at, size_t n, void *h_dst, struct cairn_error *err);
+/* Takes its name away, unless somebody else holds it: the next one makes it anew. */
+void cairn_nodeobject_refuse(struct cairn_nodeobject *o);
 /* A fresh one is complete: digests it, gives it its name. From now on p must not be written; call cairn_nodeobject_view for memory
  * that may. */
 enum cairn_status cairn_nodeobject_keep(struct cairn_nodeobject *o, struct cairn_error *err);
@@ -79,14 +91,12 @@ struct cairn_nodestore_entry {
     int expired;  /* older than ttl */
 };
 enum cairn_status cairn_nodestore_list(const struct cairn_nodestore_opts *o,
-                                       enum cairn_status (*fn)(void *arg, const struct cairn_nodestore_entry *e,
-                                                               struct cairn_error *err),
-                                       void *arg, struct cairn_error *err);
+                                       enum cairn_status (*fn)(void *arg, const struct cairn_nodestore_entry *e, struct cairn_error *err), void *arg,
+                                       struct cairn_error *err);
 /* Removes what is expired, beyond the cap (oldest first) or left by killed makers, unless somebody holds it; fn (or NULL) hears of
  * each. dry: only tells. */
 enum cairn_status cairn_nodestore_sweep(const struct cairn_nodestore_opts *o, int dry,
-                                        enum cairn_status (*fn)(void *arg, const struct cairn_nodestore_entry *e,
-                                                                struct cairn_error *err),
-                                        void *arg, struct cairn_error *err);
+                                        enum cairn_status (*fn)(void *arg, const struct cairn_nodestore_entry *e, struct cairn_error *err), void *arg,
+                                        struct cairn_error *err);
 
 #endif

@@ -155,8 +155,7 @@ static pid_t holder(int i, size_t n, int keep)
         struct cairn_nodestore *s = store(0, 0);
         struct cairn_nodeobject *o = NULL;
 
-        if (cairn_nodestore_take(s, key_of(i), n, &o, NULL) != CAIRN_OK ||
-            (keep && o->fresh && cairn_nodeobject_keep(o, NULL) != CAIRN_OK))
+        if (cairn_nodestore_take(s, key_of(i), n, &o, NULL) != CAIRN_OK || (keep && o->fresh && cairn_nodeobject_keep(o, NULL) != CAIRN_OK))
             _exit(1);
         if (write(pipes[1], "x", 1) != 1)
             _exit(1);
@@ -316,16 +315,42 @@ static void test_a_stopped_maker_is_not_waited_for_for_ever(void **state)
     cairn_nodestore_close(s);
 }
 
-static void test_damage_is_found_and_made_good(void **state)
+/* As a whole, or block by block. */
+static enum cairn_status taken(struct cairn_nodestore *s, int i, size_t n, int unread, struct cairn_error *err)
 {
-    const size_t at[] = {
-        0, 33, 57, 80, 100, 200, 4096, 4096 + 17, 8192, 8192 + BYTES / 2, 8192 + BYTES - 1}; /* each part of the format */
-    struct cairn_nodestore *s = store(0, 0);
     struct cairn_nodeobject *o = NULL;
+    enum cairn_status st = unread ? cairn_nodestore_take_unread(s, key_of(i), n, &o, err) : cairn_nodestore_take(s, key_of(i), n, &o, err);
+    char *block = malloc(CAIRN_NODE_BLOCK);
+
+    assert_non_null(block);
+    if (st == CAIRN_OK && unread)
+        assert_null(o->p);
+    for (size_t at = 0; st == CAIRN_OK && unread && at < n; at += CAIRN_NODE_BLOCK) {
+        size_t k = n - at < CAIRN_NODE_BLOCK ? n - at : CAIRN_NODE_BLOCK;
+
+        st = cairn_nodeobject_read(o, at, k, block, err);
+        for (size_t j = 0; st == CAIRN_OK && j < k; j++)
+            assert_true(block[j] == byte(i, at + j));
+    }
+    if (st == CAIRN_EDATA && o)
+        cairn_nodeobject_refuse(o);
+    if (st == CAIRN_OK && unread && n > CAIRN_NODE_BLOCK) {
+        assert_int_equal(cairn_nodeobject_read(o, 1, CAIRN_NODE_BLOCK, block, NULL), CAIRN_EBUG);
+        assert_int_equal(cairn_nodeobject_read(o, 0, CAIRN_NODE_BLOCK - 1, block, NULL), CAIRN_EBUG);
+        assert_int_equal(cairn_nodeobject_read(o, n / CAIRN_NODE_BLOCK * CAIRN_NODE_BLOCK, CAIRN_NODE_BLOCK, block, NULL), CAIRN_EBUG);
+    }
+    cairn_nodeobject_drop(o);
+    free(block);
+    return st;
+}
+
+static void damage(int unread)
+{
+    const size_t at[] = {0, 33, 57, 80, 100, 200, 4096, 4096 + 17, 8192, 8192 + BYTES / 2, 8192 + BYTES - 1}; /* each part of the format */
+    struct cairn_nodestore *s = store(0, 0);
     struct cairn_error err = {0};
     char *path = path_of(1, ""), c;
 
-    (void)state;
     put(s, 1, BYTES);
     for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
         int fd = open(path, O_RDWR);
@@ -340,36 +365,48 @@ static void test_damage_is_found_and_made_good(void **state)
         assert_int_equal(pwrite(fd, &c, 1, (off_t)at[i]), 1);
         close(fd);
         if (at[i] == 200) { /* beyond the header: nobody reads it */
-            OK(cairn_nodestore_take(s, key_of(1), BYTES, &o, &err));
-            cairn_nodeobject_drop(o);
+            OK(taken(s, 1, BYTES, unread, &err));
             continue;
         }
-        assert_int_equal(cairn_nodestore_take(s, key_of(1), BYTES, &o, &err), CAIRN_EDATA);
+        assert_int_equal(taken(s, 1, BYTES, unread, &err), CAIRN_EDATA);
         assert_non_null(strstr(err.text, "is damaged"));
         assert_false(there(1, "")); /* and gone: the next one makes it again */
         put(s, 1, BYTES);
     }
+    OK(taken(s, 1, BYTES, unread, &err));
     assert_int_equal(truncate(path, 5000), 0);
-    assert_int_equal(cairn_nodestore_take(s, key_of(1), BYTES, &o, &err), CAIRN_EDATA);
+    assert_int_equal(taken(s, 1, BYTES, unread, &err), CAIRN_EDATA);
     put(s, 1, BYTES);
     /* Of another size than asked for: the key says more than it holds. */
-    assert_int_equal(cairn_nodestore_take(s, key_of(1), BYTES - 1, &o, &err), CAIRN_EDATA);
+    assert_int_equal(taken(s, 1, BYTES - 1, unread, &err), CAIRN_EDATA);
     /* No regular file, a link, somebody else's. */
     unlink(path);
     assert_int_equal(symlink("/etc/passwd", path), 0);
-    assert_int_not_equal(cairn_nodestore_take(s, key_of(1), SMALL, &o, &err), CAIRN_OK);
+    assert_int_not_equal(taken(s, 1, SMALL, unread, &err), CAIRN_OK);
     unlink(path);
     assert_int_equal(mkfifo(path, 0600), 0);
-    assert_int_equal(cairn_nodestore_take(s, key_of(1), SMALL, &o, &err), CAIRN_EDATA);
+    assert_int_equal(taken(s, 1, SMALL, unread, &err), CAIRN_EDATA);
     unlink(path);
     if (geteuid() == 0) {
         put(s, 1, SMALL);
         assert_int_equal(chown(path, 12345, (gid_t)-1), 0);
-        assert_int_equal(cairn_nodestore_take(s, key_of(1), SMALL, &o, &err), CAIRN_EDATA);
+        assert_int_equal(taken(s, 1, SMALL, unread, &err), CAIRN_EDATA);
         assert_non_null(strstr(err.text, "no file of ours"));
     }
     free(path);
     cairn_nodestore_close(s);
+}
+
+static void test_damage_is_found_and_made_good(void **state)
+{
+    (void)state;
+    damage(0);
+}
+
+static void test_damage_is_found_as_blocks_are_read(void **state)
+{
+    (void)state;
+    damage(1);
 }
 
 static void test_foreign_folders(void **state)
@@ -498,6 +535,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_read_only_remnant_is_succeeded, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_stopped_maker_is_not_waited_for_for_ever, setup, teardown),
         cmocka_unit_test_setup_teardown(test_damage_is_found_and_made_good, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_damage_is_found_as_blocks_are_read, setup, teardown),
         cmocka_unit_test_setup_teardown(test_foreign_folders, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_second_name_goes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_cap, setup, teardown),
