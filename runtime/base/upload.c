@@ -9,10 +9,11 @@
 #include "base/cores.h"
 
 #define PIECE   CAIRN_UPLOAD_PIECE
-#define WORKERS 8              /* eight cores bring what a link takes */
+#define WORKERS 16             /* a link takes what eight cores copy; filling may be more work than that */
 #define ALIGNED ((size_t)4096) /* whole pages are pinned */
 
 struct upload {
+    struct cairn_device *dev;
     unsigned char *d_dst;
     size_t bytes;
     cairn_upload_fill_fn *fill;
@@ -32,9 +33,8 @@ struct worker {
     struct cairn_error error;
 };
 
-static void *work(void *arg)
+static void work(struct worker *w)
 {
-    struct worker *w = arg;
     struct upload *u = w->u;
     struct cairn_device *dev = w->stream.dev;
 
@@ -52,14 +52,13 @@ static void *work(void *arg)
         if (w->status != CAIRN_OK)
             atomic_store(&u->failed, 1);
     }
-    return NULL;
 }
 
-static int worker_open(struct worker *w, struct upload *u, struct cairn_device *dev)
+static int worker_open(struct worker *w)
 {
+    struct cairn_device *dev = w->u->dev;
     void *p = NULL;
 
-    w->u = u;
     if (posix_memalign(&p, ALIGNED, PIECE))
         return 0;
     w->stage = p;
@@ -75,6 +74,12 @@ static void worker_close(struct worker *w)
     free(w->stage);
 }
 
+static void *worker_main(void *arg)
+{
+    work(arg);
+    return NULL;
+}
+
 static void worker_start(struct worker *w)
 {
     sigset_t all, old;
@@ -82,7 +87,7 @@ static void worker_start(struct worker *w)
     sigfillset(&all);
     if (pthread_sigmask(SIG_SETMASK, &all, &old))
         return;
-    w->threaded = !pthread_create(&w->thread, NULL, work, w);
+    w->threaded = !pthread_create(&w->thread, NULL, worker_main, w);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
@@ -98,10 +103,10 @@ static enum cairn_status alone(struct cairn_stream *s, struct upload *u, struct 
     return w.status == CAIRN_OK ? CAIRN_OK : cairn_fail(err, w.status, "%s", w.error.text);
 }
 
-/* Workers pull; *n of them were opened, the first of which is the owner. */
+/* n workers, the first of which is the owner, and open. He opens the others, as a device wants it, and those that are open work meanwhile. */
 static enum cairn_status by_workers(struct worker *w, int n, struct cairn_error *err)
 {
-    for (int i = 1; i < n; i++)
+    for (int i = 1; i < n && worker_open(&w[i]); i++)
         worker_start(&w[i]);
     work(&w[0]);
     for (int i = 1; i < n; i++)
@@ -116,8 +121,9 @@ static enum cairn_status by_workers(struct worker *w, int n, struct cairn_error 
 enum cairn_status cairn_upload(struct cairn_stream *s, struct cairn_buffer *dst, size_t bytes, cairn_upload_fill_fn *fill, void *arg,
                                struct cairn_error *err)
 {
-    struct upload u = {.bytes = bytes, .fill = fill, .arg = arg};
-    int most = cairn_cores() < WORKERS ? cairn_cores() : WORKERS, n = 0;
+    struct upload u = {.dev = s->dev, .bytes = bytes, .fill = fill, .arg = arg};
+    size_t pieces = bytes / PIECE;
+    int n = cairn_cores() < WORKERS ? cairn_cores() : WORKERS;
     struct worker w[WORKERS] = {0};
     enum cairn_status st = CAIRN_OK;
 
@@ -127,11 +133,11 @@ enum cairn_status cairn_upload(struct cairn_stream *s, struct cairn_buffer *dst,
         return CAIRN_OK;
     TRY(cairn_stream_wait(s, err));
     u.d_dst = cairn_buffer_open(dst, CAIRN_WRITE);
-    if (s->dev->ops->pin && most > 1 && bytes > (size_t)most * PIECE)
-        while (n < most && worker_open(&w[n], &u, s->dev))
-            n++;
-    st = n > 1 ? by_workers(w, n, err) : alone(s, &u, err);
-    for (int i = 0; i < (n < most ? n + 1 : n); i++) /* one may have been opened in part */
+    n = pieces < (size_t)n ? (int)pieces : n;
+    for (int i = 0; i < n; i++)
+        w[i].u = &u;
+    st = s->dev->ops->pin && n > 1 && worker_open(&w[0]) ? by_workers(w, n, err) : alone(s, &u, err);
+    for (int i = 0; i < n; i++) /* one may have been opened in part */
         worker_close(&w[i]);
     cairn_buffer_close(dst);
 out:
