@@ -36,8 +36,11 @@ setup_file() {
     is 0 "$cairn" replay "$whole" --train --run "$BATS_TEST_TMPDIR/same" --quiet train.learning_rate=1.0e-3 train.skip_nonfinite=true
     is 0 "$cairn" replay "$whole" --train --run "$BATS_TEST_TMPDIR/one" --quiet train.learning_rate=0.01 run.steps=1
     # What cannot be told beforehand the trainer finds: what a slice comes to.
-    is 65 "$cairn" replay "$whole" --train --run "$BATS_TEST_TMPDIR/late" --quiet --only sample=0-1
+    is 78 "$cairn" replay "$whole" --train --run "$BATS_TEST_TMPDIR/late" --quiet --only sample=0-1
     says "step/000002/rollout was sampled from policy" "train.on_policy=correct train.correction=tis"
+    is 0 "$cairn" status "$BATS_TEST_TMPDIR/late"
+    says "was sampled from policy"
+    [[ $output != *--repair* ]] # nothing is damaged
     is 0 "$cairn" replay "$BATS_FILE_TMPDIR/whole" --train --run "$BATS_TEST_TMPDIR/b" --quiet train.learning_rate=0.01 \
         train.updates_per_step=3 train.on_policy=correct train.correction=tis
     ! diff -q <("$cairn" digest "$BATS_FILE_TMPDIR/whole") <("$cairn" digest "$BATS_TEST_TMPDIR/b") || false
@@ -266,15 +269,15 @@ LINES
     new=$BATS_TEST_TMPDIR/new
     echo '{"prompt":"p","answer":"1","responses":[{"ids":[10,20,2295],"logprobs":[-0.1,-2.5,0]}]}' >"$BATS_TEST_TMPDIR/r.jsonl"
     is 0 "$cairn" replay "$micro" --from "$BATS_TEST_TMPDIR/r.jsonl" --run "$new" rollout.prompts=1 train.updates_per_step=1
-    is 65 "$cairn" run "$new/recipe.yaml" --run "$new"
+    is 78 "$cairn" run "$new/recipe.yaml" --run "$new"
     says "train.on_policy: require" "cairn replay $new --train --run $new-train train.on_policy=correct train.correction=tis"
-    is 65 "$cairn" submit "$new" --dry-run
+    is 78 "$cairn" submit "$new" --dry-run
     says "train.on_policy: require"
     [ ! -e "$new/step/000000" ]
     is 0 "$cairn" status "$new"
     says "cairn replay $new --train --run $new-train train.on_policy=correct train.correction=tis"
     [[ $output != *"to go on:"* ]]
-    is 65 "$cairn" replay "$new" --train --run "$new-train"
+    is 78 "$cairn" replay "$new" --train --run "$new-train"
     says "train.on_policy: require"
     [ ! -e "$new-train" ]
 }

@@ -22,6 +22,7 @@
 #include "stages/common/run.h"
 #include "tools/cli.h"
 #include "tools/failure.h"
+#include "tools/replay.h"
 #include "tools/stored.h"
 #include "tools/verbs.h"
 
@@ -217,6 +218,8 @@ static json_t *row_make(const struct cairn_run *run, struct cairn_trail *trail, 
             if (*damaged) {
                 snprintf(reason, sizeof reason, "waits for the repair of what is damaged");
                 cairn_failure_next(CAIRN_FAILURE_ARTEFACT, run, next, sizeof next);
+            } else if (!strcmp(state, "failed") && cairn_replay_origin(run->recipe, "run")) { /* what failed says more than what it is */
+                cairn_go_on(run, next, sizeof next);
             } else if (!cairn_failure_ahead(run, l, reason, sizeof reason, next, sizeof next)) {
                 snprintf(next, sizeof next, "cairn %s %s", cairn_trail_used(trail) ? "submit" : "run", run->dir);
             }
