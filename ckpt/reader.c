@@ -11,7 +11,8 @@
 #include "ckpt/beneath.h"
 #include "ckpt/retention.h"
 
-#define OPEN_MAX 400 /* shards open at a time */
+#define OPEN_MAX 400                  /* shards open at a time */
+#define WISH     ((int64_t)128 << 10) /* bytes: of a larger wish Linux grants the beginning, as much as it would read ahead */
 
 /* --- opening --- */
 
@@ -196,9 +197,11 @@ enum cairn_status cairn_reader_fetch(struct cairn_reader *r, int64_t most, struc
     enum cairn_status st = CAIRN_OK;
 
     for (int i = 0; i < r->m->nshards && i < OPEN_MAX && most > 0; i++) {
+        const struct cairn_reader_shard *s = &r->shard[i];
+
         TRY(cairn_reader_shard_open(r, i, err));
-        posix_fadvise(r->shard[i].fd, 0, most < r->shard[i].size ? most : r->shard[i].size, POSIX_FADV_WILLNEED); /* a wish */
-        most -= r->shard[i].size;
+        for (int64_t at = 0; at < s->size && most > 0; at += WISH, most -= WISH)
+            posix_fadvise(s->fd, at, WISH, POSIX_FADV_WILLNEED); /* refused or not: who reads waits for it all the same */
     }
 out:
     return st;

@@ -35,7 +35,8 @@ struct cairn_reader;
  * or not what was expected. expect may be NULL. Shards are opened on first use. */
 enum cairn_status cairn_reader_open(struct cairn_reader **out, const char *dir, const struct cairn_reader_expect *expect, struct cairn_error *err);
 void cairn_reader_close(struct cairn_reader *r); /* NULL is fine */
-/* Asks the system to bring the first `most` bytes of the artefact into its cache while the caller does something else. Nothing is waited for. */
+/* Asks the system to bring the first `most` bytes of the artefact, about, into its cache while the caller does something else. Shards are opened;
+ * for bytes nobody waits, but where the system lets no more requests pile up. CAIRN_EDATA, CAIRN_EIO: a shard that cannot be opened. */
 enum cairn_status cairn_reader_fetch(struct cairn_reader *r, int64_t most, struct cairn_error *err);
 const struct cairn_manifest *cairn_reader_manifest(const struct cairn_reader *r); /* borrowed */
 const char *cairn_reader_path(const struct cairn_reader *r);                      /* dir, for sentences */

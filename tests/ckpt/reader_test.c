@@ -188,6 +188,58 @@ static void reads_no_more_than_it_must(void **state)
     free(got);
 }
 
+/* Pages of a file that are in memory. */
+static int64_t in_memory(const char *path)
+{
+    int fd = open(path, O_RDONLY);
+    size_t n = (size_t)lseek(fd, 0, SEEK_END), pages = (n + 4095) / 4096;
+    unsigned char *v = malloc(pages);
+    void *p = mmap(NULL, n, PROT_READ, MAP_SHARED, fd, 0);
+    int64_t there = 0;
+
+    assert_true(p != MAP_FAILED);
+    assert_int_equal(mincore(p, n, v), 0);
+    for (size_t i = 0; i < pages; i++)
+        there += v[i] & 1;
+    munmap(p, n);
+    free(v);
+    close(fd);
+    return there;
+}
+
+/* All that was asked for comes, and not only what a system would have read ahead of itself. */
+static void fetched(void **state)
+{
+    enum { ROWS = 24 << 10, COLS = 1024 }; /* 96 MiB */
+    const int64_t pages = (int64_t)ROWS * COLS * 4 / 4096;
+    int32_t *x = calloc((size_t)ROWS * COLS, sizeof *x);
+    const char *dir = at("fetched");
+    struct cairn_reader *r;
+    int64_t got = 0;
+    char path[400];
+    int fd;
+
+    (void)state;
+    commit_cut(dir, ROWS, COLS, 0, ROWS, 0, x, 1);
+    ok(cairn_reader_open(&r, dir, NULL, err));
+    snprintf(path, sizeof path, "%s/%s", dir, cairn_reader_manifest(r)->shards[0]->file);
+    fd = open(path, O_RDONLY);
+    assert_int_equal(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+    close(fd);
+    if (in_memory(path) > pages / 64) {
+        printf("# SKIP files here never leave the memory\n");
+    } else {
+        ok(cairn_reader_fetch(r, (int64_t)ROWS * COLS * 2, err)); /* half of it */
+        for (int i = 0; i < 500 && got < pages / 2; i++) {
+            usleep(20000);
+            got = in_memory(path);
+        }
+        assert_in_range(got, pages / 2, pages * 3 / 4);
+    }
+    cairn_reader_close(r);
+    free(x);
+}
+
 /* Small tensors of odd sizes in the order of the file, every third left out, backwards: the right bytes, none read twice in
  * order, none ahead where there are gaps; damage behind what is asked for is no trouble before it is asked for. */
 static void small_ones_in_order(void **state)
@@ -378,7 +430,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(boxes),        cmocka_unit_test(into_tensors),       cmocka_unit_test(refused),
         cmocka_unit_test(reads_no_more_than_it_must), cmocka_unit_test(every_flipped_byte), cmocka_unit_test(damage_names_the_tile),
-        cmocka_unit_test(odd_files),    cmocka_unit_test(small_ones_in_order),
+        cmocka_unit_test(odd_files),    cmocka_unit_test(small_ones_in_order), cmocka_unit_test(fetched),
     };
 
     return cmocka_run_group_tests(tests, scratch_up, scratch_down);
