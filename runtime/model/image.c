@@ -56,10 +56,12 @@ _Static_assert(CAIRN_UPLOAD_PIECE % CAIRN_NODE_BLOCK == 0, "pieces of an upload 
 
 static enum cairn_status piece(void *object, size_t at, size_t n, void *h_dst, struct cairn_error *err)
 {
+    if (cairn_stop_requested())
+        return cairn_fail(err, CAIRN_EAGAIN, "stopped while loading the base from the node store");
     return cairn_nodeobject_read(object, at, n, h_dst, err);
 }
 
-/* o is the store's (mapped), or dropped when it was copied. */
+/* *o NULL: it is the store's (mapped). Else it was copied, and is the caller's to drop. */
 static enum cairn_status from_object(struct cairn_store *s, const struct cairn_param_table *t, struct cairn_nodeobject **o, struct cairn_compute *k,
                                      struct cairn_error *err)
 {
