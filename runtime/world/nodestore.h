@@ -10,10 +10,9 @@
  *     64    offset of the payload u64      72  digest of the table of block digests (16)       88  digest of bytes 0..87 (16)
  *     4096  16 bytes a block of the payload (XXH3-128), padded to a page
  *     then  the payload
- * It is checked over all its bytes (threads share the blocks) before anybody gets to see it; of one that is read block by block, each block as it is
- * read. Nothing is fsynced: what a power cut
- * tears does not pass the check and is made again. posix_fallocate reserves every page first, so that writing through a mapping
- * cannot meet SIGBUS.
+ * It is checked over all its bytes (threads share the blocks) before anybody gets to see it; of one that is read block by block, header and table
+ * are, and each block as it is read. Nothing is fsynced: what a power cut tears does not pass the check and is made again. posix_fallocate reserves
+ * every page first, so that writing through a mapping cannot meet SIGBUS.
  *
  * References are flock(2) locks, which die with their holder however it dies: a reader holds a shared lock on its object, a maker
  * an exclusive one on KEY.making; only what can be locked exclusively is removed. Whoever meets a maker waits until it is done or
@@ -49,8 +48,9 @@ void cairn_nodestore_close(struct cairn_nodestore *s); /* its objects live on; N
 #define CAIRN_NODE_BLOCK ((size_t)4 << 20)
 
 struct cairn_nodeobject {
-    char *
-        p; /* NULL of one to be read block by block; the payload: of a fresh one to be filled (shared with the file), of one that was there a private copy-on-write view */
+    /* The payload: of a fresh one to be filled (shared with the file), of one that was there a private copy-on-write view; NULL of one to be read
+     * block by block. */
+    char *p;
     size_t bytes;
     int fresh; /* 1: not there yet; fill it, then cairn_nodeobject_keep */
     /* private */
