@@ -97,16 +97,16 @@ static void launch_all(struct product_ahead *a, int lt_same)
 static void *work(void *arg)
 {
     struct product_ahead *a = arg;
-    struct product_lt *lt;
+    const int there = cudaSetDevice(a->d->ordinal) == cudaSuccess; /* else another card's would be opened */
+    struct product_lt *lt = there ? product_lt_open() : NULL;
 
-    if (cudaSetDevice(a->d->ordinal) != cudaSuccess)
-        cudaGetLastError();
-    lt = product_lt_open();
     pthread_mutex_lock(&a->lock);
     a->lt = lt;
     a->open = 1;
     pthread_cond_broadcast(&a->told);
     pthread_mutex_unlock(&a->lock);
+    if (!there || atomic_load(&a->stop))
+        return NULL;
     a->own = lt ? product_lt_open() : NULL;
     launch_all(a, a->own && product_lt_version(a->own) == a->lt_version);
     return NULL;

@@ -2,7 +2,8 @@
  *
  * What a first product waits for is not the product: cuBLASLt is opened (70 ms), and a module of it is unpacked and sent to the card with the first
  * product that wants it (up to 100 ms each; H200, CUDA 13.0). Of products that were chosen before (keep.h) it is known which ones they will be. A
- * thread begun with the device opens cuBLASLt and launches each of them once, small, on memory of its own. No choice and no bit depends on it.
+ * thread begun with the device opens cuBLASLt and launches each of them once, small, on memory of its own. No choice and no bit depends on it: it is
+ * ended before a product is tried, lest its launches be measured, too.
  */
 #ifndef CAIRN_KERNELS_CUDA_PRODUCT_AHEAD_H
 #define CAIRN_KERNELS_CUDA_PRODUCT_AHEAD_H
@@ -27,7 +28,7 @@ struct product_wanted {
 struct product_ahead *product_ahead_begin(const struct cuda *d, const struct product_wanted *wanted, int n, uint64_t lt_version);
 /* Waits until cuBLASLt is open, and hands it over to the caller, once; NULL where there is none. */
 struct product_lt *product_ahead_lt(struct product_ahead *a);
-/* Waits for the launch under way, and leaves out the others; NULL is fine. Before cuBLASLt is closed. */
+/* Waits for what is under way (cuBLASLt being opened, a launch), and leaves out the rest; NULL is fine. Before cuBLASLt is closed. */
 void product_ahead_end(struct product_ahead *a);
 
 #pragma GCC visibility pop

@@ -419,6 +419,16 @@ struct product_room product_dense(struct product *p)
                                  (size_t)round_up(p->yb * p->batch * (p->y_bf16 ? 2 : 4), 16)};
 }
 
+/* Before a clock runs: what was not loaded ahead yet is not, and nothing else of ours is on the card. */
+static void ahead_end(struct chooser *h)
+{
+    if (!h->ahead)
+        return;
+    lt_of(h); /* which outlives the thread */
+    product_ahead_end(h->ahead);
+    h->ahead = NULL;
+}
+
 /* Tries all candidates. *measured: 0 where nothing could be, which leaves the default. A dense product is tried on random operands of `rows`
  * rows, one with groups on the caller's own, with its own y. */
 static struct choice by_trial(const struct call *of, struct chooser *h, const struct product *p, struct choice best, int *measured)
@@ -436,6 +446,7 @@ static struct choice by_trial(const struct call *of, struct chooser *h, const st
     float least = -1, ms;
     int n = 1, plans = 0;
 
+    ahead_end(h);
     /* dense operands with the same alignment; a few hundred megabytes are enough to tell who is faster */
     if (p->offsets) {
         q.ys = round_up(q.n, 8);
