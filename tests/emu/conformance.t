@@ -11,7 +11,7 @@ pins=$(dirname "$0")/bits.pins
 bits=$(mktemp) || exit 74
 trap 'rm -f "$bits" "$bits.new"' EXIT
 export CAIRN_TEST_BACKEND=cuda CAIRN_CUDA_OBJECT=cairn-emu.so LAB_BITS="$bits"
-programs="handover upload keep handover_model norm rope rows experts loss index attention matmul head kda kda_gate hyper pooled attention_heads decode_small heads_small"
+programs="handover upload keep product_ahead handover_model norm rope rows experts loss index attention matmul head kda kda_gate hyper pooled attention_heads decode_small heads_small"
 n=0
 for p in $programs; do
     n=$((n + 1))
