@@ -67,9 +67,19 @@ out:
 }
 
 struct walk {
+    int run; /* the root is one */
     enum cairn_status (*fn)(void *arg, const struct cairn_artefact *a, struct cairn_error *err);
     void *arg;
 };
+
+static int is_run(const char *dir)
+{
+    char *path = cairn_path_join(dir, CAIRN_RUN_NAME);
+    int is = path && cairn_path_exists(path);
+
+    free(path);
+    return is;
+}
 
 static enum cairn_status walk_dir(const struct walk *w, const char *dir, const char *path, int depth, struct cairn_error *err)
 {
@@ -89,10 +99,11 @@ static enum cairn_status walk_dir(const struct walk *w, const char *dir, const c
     if (committed || collected) { /* a marker without a manifest is for fn to complain about */
         a.collected = collected;
         TRY(w->fn(w->arg, &a, err));
-    }
+    } else if (depth && w->run && is_run(dir)) /* another's, whatever it holds */
+        goto out;
     TRY(cairn_artefact_below(&names, dir, committed || collected || cairn_path_is_dir(epoch), err));
     for (size_t i = 0; i < names.n; i++) {
-        if (!path[0] && !strcmp(names.name[i], CAIRN_QUARANTINE_NAME))
+        if (!strcmp(names.name[i], CAIRN_QUARANTINE_NAME) && (!path[0] || is_run(dir)))
             continue;
         free(sub);
         free(subpath);
@@ -113,7 +124,7 @@ out:
 enum cairn_status cairn_artefact_walk(const char *root, enum cairn_status (*fn)(void *arg, const struct cairn_artefact *a, struct cairn_error *err),
                                       void *arg, struct cairn_error *err)
 {
-    struct walk w = {fn, arg};
+    struct walk w = {is_run(root), fn, arg};
 
     if (!cairn_path_is_dir(root))
         return cairn_fail(err, CAIRN_EDATA, "%s: no such directory", root);

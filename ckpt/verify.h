@@ -2,8 +2,8 @@
  *
  * An artefact is a directory that holds a MANIFEST.json. The walk goes in byte order of names, does not follow symbolic
  * links below its root, and enters artefacts too (sub-artefacts lie inside of them), but not their a<N> and epoch.
- * Uncommitted attempts, unknown files and a root's quarantine are passed over. Nothing is changed or repaired here. Polls
- * cairn_stop_requested: CAIRN_EAGAIN.
+ * Uncommitted attempts, unknown files and the quarantines of runs are passed over, and so are, where the root is a run, other runs that lie in it.
+ * Nothing is changed or repaired here. Polls cairn_stop_requested: CAIRN_EAGAIN.
  */
 #ifndef CAIRN_CKPT_VERIFY_H
 #define CAIRN_CKPT_VERIFY_H
@@ -14,7 +14,8 @@
 #include "base/status.h"
 #include "ckpt/manifest.h"
 
-#define CAIRN_QUARANTINE_NAME "quarantine" /* directly below the root of a walk: what was taken out of a run */
+#define CAIRN_QUARANTINE_NAME "quarantine" /* a folder of a run: what was taken out of it */
+#define CAIRN_RUN_NAME        "run.json"   /* a file of a run: what tells one */
 
 /* Names of the directories in `dir` that may be artefacts or hold some, sorted; links are none. artefact: it is one itself, whose own
  * a<N>, epoch and pin are left out. */

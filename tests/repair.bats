@@ -39,6 +39,26 @@ looks() {
     return 1
 }
 
+@test "a run that lies in another is its own: neither verify --repair nor digest of the outer one goes there; quarantines are no damage" {
+    copy
+    cp -r "$BATS_FILE_TMPDIR/whole" "$dir/inner"
+    shard policy/000003 "$dir/inner"
+    is 0 "$cairn" verify --deep "$dir"
+    "$cairn" digest "$dir" | diff "$BATS_FILE_TMPDIR/digest" -
+    is 0 "$cairn" verify --repair "$dir"
+    [ ! -e "$dir/quarantine" ]
+    is 65 "$cairn" verify --deep "$dir/inner"
+    is 0 "$cairn" verify --repair "$dir/inner"
+    [ -e "$dir/inner/quarantine/0001" ]
+    is 0 "$cairn" verify --deep "$dir/inner"
+    mkdir "$BATS_TEST_TMPDIR/all"
+    mv "$dir/inner" "$BATS_TEST_TMPDIR/all/one"
+    is 0 "$cairn" verify --deep "$BATS_TEST_TMPDIR/all" # a folder of runs
+    shard policy/000001 "$BATS_TEST_TMPDIR/all/one"
+    is 65 "$cairn" verify --deep "$BATS_TEST_TMPDIR/all"
+    says "policy/000001"
+}
+
 @test "status --watch does not read again what it has seen whole, but sees what a repair takes away and what is made" {
     copy
     is 0 "$cairn" init "$dir/recipe.yaml" --run "$dir" run.steps=4

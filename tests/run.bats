@@ -180,8 +180,12 @@ LINES
     says "train.learning_rate" "0.5"
     is 64 "$cairn" run "$dir" --run "$dir.other"
     says "$dir is a run: leave --run out"
-    is 64 "$cairn" run "$BATS_TEST_TMPDIR"
+    is 64 "$cairn" run "$micro"
     says "--run DIR is missing"
+    is 69 "$cairn" run "$BATS_TEST_TMPDIR"
+    says "$BATS_TEST_TMPDIR: no run here" "cairn run RECIPE --run $BATS_TEST_TMPDIR"
+    is 69 "$cairn" submit "$dir.typo"
+    says "$dir.typo: neither a recipe nor a run is there"
 }
 
 @test "status: a table and an object, for runs that are done, under way, and begun" {

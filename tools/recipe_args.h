@@ -32,6 +32,9 @@ static inline error_t cairn_recipe_args_take(struct cairn_recipe_args *a, const 
     return 0;
 }
 
+/* Of verb run or submit: are the words enough? 0, or the exit code of what was said. A recipe wants --run; a folder without a run, or nothing at all, is
+ * no recipe. */
+int cairn_recipe_args_lacking(const struct cairn_recipe_args *a, const char *verb);
 /* Where the words say that the run is (*dir, borrowed), and its recipe (*file, malloc'ed): RECIPE --run DIR, or DIR alone that is a run, with its own
  * recipe. The caller has seen to it that .recipe is there, and .run or a run. CAIRN_EUSAGE: a run, and --run names another place. */
 enum cairn_status cairn_recipe_args_where(const struct cairn_recipe_args *a, const char **dir, char **file, struct cairn_error *err);

@@ -268,12 +268,8 @@ int cairn_verb_run(int argc, char **argv)
     int done, usage = cairn_cli_read(&argp, slots, argc, argv, &a, &done);
     double t0 = cairn_now_s();
 
-    if (usage || done)
+    if (usage || done || (usage = cairn_recipe_args_lacking(&a.recipe, "run")))
         return usage;
-    if (!a.recipe.recipe)
-        return cairn_cli_usage("run", "RECIPE or DIR is missing");
-    if (!a.recipe.run && !cairn_run_there(a.recipe.recipe))
-        return cairn_cli_usage("run", "--run DIR is missing");
     cairn_signals_install();
     cairn_log_quiet(a.quiet || a.json);
     TRY(cairn_recipe_args_where(&a.recipe, &dir, &file, &err));

@@ -145,12 +145,8 @@ int cairn_verb_submit(int argc, char **argv)
     char holder[400];
     int done, usage = cairn_cli_read(&argp, slots, argc, argv, &a, &done);
 
-    if (usage || done)
+    if (usage || done || (usage = cairn_recipe_args_lacking(&a.recipe, "submit")))
         return usage;
-    if (!a.recipe.recipe)
-        return cairn_cli_usage("submit", "RECIPE or DIR is missing");
-    if (!a.recipe.run && !cairn_run_there(a.recipe.recipe))
-        return cairn_cli_usage("submit", "--run DIR is missing");
     cairn_signals_install();
     cairn_log_quiet(a.json);
     TRY(run_make(&a, &run, &err));

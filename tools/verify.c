@@ -200,7 +200,7 @@ static enum cairn_status run_lost(struct args *a, struct cairn_error *err)
         there += cairn_path_exists(path) != 0;
         free(path);
     }
-    if (!(path = cairn_path_join(a->dir, "run.json")))
+    if (!(path = cairn_path_join(a->dir, CAIRN_RUN_NAME)))
         TRY(CAIRN_NOMEM(err));
     snprintf(text, sizeof text, "%.200s: missing; what the run is can be told from nothing else", path);
     if (there == sizeof parts / sizeof *parts)

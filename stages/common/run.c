@@ -22,6 +22,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "ckpt/verify.h"
 #include "stages/common/amend.h"
 #include "stages/common/begin.h"
 
@@ -100,7 +101,7 @@ enum cairn_status cairn_run_recipe_wrong(const char *path, enum cairn_status st,
 static enum cairn_status info_load(struct cairn_run *r, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    char *path = cairn_run_path(r, "run.json"), *text = NULL;
+    char *path = cairn_run_path(r, CAIRN_RUN_NAME), *text = NULL;
     const char *uuid;
     size_t n;
     int64_t version;
@@ -169,7 +170,7 @@ static int has_file(const struct cairn_run *r, const char *name)
 
 int cairn_run_there(const char *dir)
 {
-    char *path = cairn_path_join(dir, "run.json");
+    char *path = cairn_path_join(dir, CAIRN_RUN_NAME);
     int there = !path || cairn_path_exists(path);
 
     free(path);
@@ -182,11 +183,11 @@ enum cairn_status cairn_run_open(struct cairn_run **out, const char *dir, struct
     struct cairn_run *r = NULL;
 
     TRY(run_create(&r, dir, err));
-    if (!has_file(r, "run.json") && has_file(r, "MANIFEST.json"))
+    if (!has_file(r, CAIRN_RUN_NAME) && has_file(r, "MANIFEST.json"))
         TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s is a checkpoint, not a run (run.json is missing)", dir));
     if (cairn_file_size(dir) >= 0)
         TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s is a file; a run is a directory", dir));
-    if (!has_file(r, "run.json"))
+    if (!has_file(r, CAIRN_RUN_NAME))
         TRY(cairn_fail(err, CAIRN_ENOINPUT, "%s: no run here (run.json is missing); make one with: cairn init RECIPE --run %s", dir, dir));
     TRY(info_load(r, err));
     TRY(recipe_load(r, err));
@@ -324,7 +325,7 @@ enum cairn_status cairn_run_outside(const struct cairn_run *r, const char *key, 
     enum cairn_status st = CAIRN_OK;
     char what[120];
     const json_t *o = json_object_get(json_object_get(r->info, "outside"), key);
-    const char *where = "run.json", *original, *hex, *copy;
+    const char *where = CAIRN_RUN_NAME, *original, *hex, *copy;
     struct cairn_digest want, have;
     int64_t size, now;
     char *p = NULL;
@@ -376,7 +377,7 @@ out:
 enum cairn_status cairn_run_save_info(struct cairn_run *r, struct cairn_error *err)
 {
     enum cairn_status st = CAIRN_OK;
-    char *path = cairn_run_path(r, "run.json"), *text = NULL;
+    char *path = cairn_run_path(r, CAIRN_RUN_NAME), *text = NULL;
     size_t n;
 
     if (!path)
@@ -554,7 +555,7 @@ static enum cairn_status draft(struct cairn_run **out, const char *dir, struct c
     TRY(cairn_dir_make(dir, err));
     TRY(run_create(&r, dir, err));
     sweep(r);
-    if (has_file(r, "run.json")) {
+    if (has_file(r, CAIRN_RUN_NAME)) {
         TRY(info_load(r, err));
         TRY(recipe_load(r, err));
         TRY(recipe_compare(r, recipe, err));
