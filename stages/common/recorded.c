@@ -30,6 +30,11 @@ enum cairn_status cairn_recorded_look(struct cairn_reader *rollouts, int *record
     return CAIRN_OK;
 }
 
+enum cairn_status cairn_recorded_refusal(const struct cairn_recipe *recipe)
+{
+    return cairn_recipe_has(recipe, "run.origin") ? CAIRN_ERECIPE : CAIRN_EDATA;
+}
+
 enum cairn_status cairn_recorded_check(const struct cairn_recipe *recipe, int logprobs, const char *where, struct cairn_error *err)
 {
     if (is(recipe, "train.loss", "sft"))
@@ -39,12 +44,12 @@ enum cairn_status cairn_recorded_check(const struct cairn_recipe *recipe, int lo
                           "%s: these rollouts came without the sampler's log-probabilities, which train.correction: %s needs; use none or loss: sft",
                           where, cairn_recipe_str(recipe, "train.correction.kind"));
     if (logprobs && is(recipe, "train.on_policy", "require"))
-        return cairn_fail(err, CAIRN_ERECIPE,
+        return cairn_fail(err, cairn_recorded_refusal(recipe),
                           "%s was sampled by a policy that is not known here, and train.on_policy: require refuses that; correct, with a "
                           "train.correction, takes such rollouts",
                           where);
     if (asks_sampled(recipe))
-        return cairn_fail(err, CAIRN_ERECIPE,
+        return cairn_fail(err, cairn_recorded_refusal(recipe),
                           "%s came without the log-probabilities over what was drawn from, which train.truncation: correct needs; use ignore", where);
     return CAIRN_OK;
 }

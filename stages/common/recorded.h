@@ -14,8 +14,11 @@
 /* Does the artefact hold rollouts of no known policy? *logprobs: they bring the log-probabilities of whoever sampled them. */
 enum cairn_status cairn_recorded_look(struct cairn_reader *rollouts, int *recorded, int *logprobs, struct cairn_error *err);
 
-/* May `recipe` train on them? `where`: their artefact. CAIRN_ERECIPE: train.on_policy refuses them, or train.correction or train.truncation lacks what
- * they came without. */
+/* What it is that rollouts of another policy are refused: CAIRN_ERECIPE for a run that replays, which they were brought into, else bad data. */
+enum cairn_status cairn_recorded_refusal(const struct cairn_recipe *recipe);
+
+/* May `recipe` train on them? `where`: their artefact. cairn_recorded_refusal: train.on_policy refuses them, or train.truncation lacks what they came
+ * without. CAIRN_ERECIPE: train.correction does. */
 enum cairn_status cairn_recorded_check(const struct cairn_recipe *recipe, int logprobs, const char *where, struct cairn_error *err);
 
 /* Appends what has to be said on a command line so that `recipe` may: " train.on_policy=correct train.correction=tis", each key behind a blank. */

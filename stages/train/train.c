@@ -210,7 +210,7 @@ static enum cairn_status origin_check(struct cairn_stage_ctx *ctx, struct cairn_
     TRY(lag_check(ctx, from, &lagged, err));
     if (!lagged && !strcmp(cairn_recipe_str(recipe, "train.on_policy"), "require"))
         TRY(cairn_fail(
-            err, cairn_recipe_has(recipe, "run.origin") ? CAIRN_ERECIPE : CAIRN_EDATA, /* what is replayed is no damage */
+            err, cairn_recorded_refusal(recipe),
             "%s was sampled from policy %.32s, the policy being trained is %s; to take such rollouts: train.on_policy=correct train.correction=tis",
             cairn_reader_path(rollouts), from, hex));
 out:
