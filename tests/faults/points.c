@@ -203,11 +203,10 @@ static void add(struct campaign *c, struct point p)
 }
 
 /* So many points may not come. One thread makes the same calls each time, but for a few that the clock brings. Of several the number depends on
- * which is ahead: a save beside the training that has not begun when the next one is due is passed over. A traced run that was slow has two where
- * a quick one has one, so that half of its calls do not come. */
+ * which is ahead: a save beside the training that has not begun when the next one is due is passed over (traced_least of subjects.c). */
 static int came_enough(const struct subject *s, long n, long idle)
 {
-    return s->threads > 1 ? idle <= 1 + n / 2 : idle <= n / 50;
+    return s->threads > 1 ? idle <= 1 + n / 8 : idle <= n / 50;
 }
 
 /* All subjects; every: of the points, in pass `pass` of several other ones each. */
